@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/tensor_view.h"
 #include "transformer/files/model_config.h"
+#include "transformer/files/weight_format.h"
 #include "transformer/files/weight_sources.h"
 #include "transformer/kv/kv_cache.h"
 #include "transformer/model/model.h"
@@ -73,6 +74,17 @@ struct HeadMatrix {
   WeightType type = WeightType::kFloat32;
 };
 
+// Matrices that a layer has beside those of Llama's: of latent attention, or of a mixture of experts.
+struct HeadPart {
+  std::shared_ptr<const void> packed;  // as the compute that made it has them
+  int64_t bytes = 0;                   // read for one row
+};
+// How a part's matrices are held: in `format`, else as stored, else as `numbers`.
+struct HeadPartTypes {
+  WeightFormat format = WeightFormat::kAuto;
+  WeightType numbers = WeightType::kFloat32;
+};
+
 // Keys and values of a head, and what rows do with them. Rows of a pass are told first.
 class HeadAttention {
  public:
@@ -104,6 +116,9 @@ class HeadAttention {
   virtual void prepare(int64_t layer, const Heads& heads) = 0;
   // to[m, :] = what queries[m, :] see, of row first_that_attends + m.
   virtual void attend(int64_t layer, FloatRows queries, Operand to) = 0;
+  // Both in one, of latent attention (latent_attention.h), where every row sees up to its own position: of
+  // normed rows x, what the output projection reads. Valid until the next call.
+  virtual Operand attend_latent(int64_t layer, Operand x) = 0;
 
  protected:
   KvCache kv_;
@@ -115,6 +130,15 @@ struct HeadAttentionPlan {
   int64_t max_rows = 0;
   int64_t max_positions = 0;
   bool bf16 = false;  // keys and values
+  HeadPart latent;    // where config.latent is there
+};
+
+// A mixture of experts, for so many rows.
+class HeadMixture {
+ public:
+  virtual ~HeadMixture() = default;
+  // out[m, :] = the mixture of x[m, :] (expert_rows.h).
+  virtual void forward(Operand x, FloatRows out) = 0;
 };
 
 // Rows by token, as the compute that made them has them. Null: the host alone has them.
@@ -173,11 +197,17 @@ class HeadCompute {
   // An error names what cannot be computed here.
   virtual Result<HeadMatrix> matrix(const MatrixSource& source, WeightType type) = 0;
   virtual HeadVector vector(std::span<const float> values) = 0;
+  virtual Result<HeadPart> latent(const LatentSources& sources, const ModelConfig& config,
+                                  const HeadPartTypes& types) = 0;
+  virtual Result<HeadPart> experts(const ExpertSources& sources, const ModelConfig& config,
+                                   const HeadPartTypes& types) = 0;
   // Of a [tokens, columns] tensor, for HeadSampler::read_drawn.
   virtual Result<HeadTable> table(const TensorPart&, TableOf) { return HeadTable(); }
   virtual RowBuffer rows(int64_t count, int64_t columns) = 0;
   virtual OperandBuffer operands(int64_t count, int64_t columns) = 0;
   virtual std::unique_ptr<HeadAttention> attention(const HeadAttentionPlan& plan) = 0;
+  virtual std::unique_ptr<HeadMixture> mixture(const HeadPart& experts, const ModelConfig& config,
+                                               int64_t max_rows) = 0;
   // Null: the host draws.
   virtual std::unique_ptr<HeadSampler> sampler(const HeadSamplerPlan&) { return nullptr; }
   // What `work` queues, which does not happen now; its memory stays where it is. Null: it is not recorded

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/json_text.h"
+#include "heads/module_config.h"
 #include "transformer/files/layer_config.h"
 
 namespace outrider {
@@ -90,22 +91,9 @@ constexpr std::array kBlockKeys = std::to_array<std::string_view>({
 
 // A file of the speculators library holds the layer in an object of its own.
 Status read_layer(const JsonObject& config, HeadConfig& out) {
+  if (out.kind == HeadKind::kMtp) return read_module_config(config, out);
   ASSIGN_OR_RETURN(const auto inner, config.object("transformer_layer_config"));
   const JsonObject& layer = inner ? *inner : config;
-  if (out.kind == HeadKind::kMtp) {  // MiMo's layers are Qwen2's
-    ASSIGN_OR_RETURN(const std::string type, layer.string_or("model_type", "mimo"));
-    if (type != "mimo")
-      return layer.refused("model_type",
-                           "is " + type + "; multi-token prediction is read in the form of mimo");
-    ASSIGN_OR_RETURN(const bool biased, layer.boolean_or("attention_bias", false));
-    json members = layer.members();
-    members["model_type"] = "llama";
-    members.erase("attention_bias");
-    ASSIGN_OR_RETURN(const JsonObject plain, JsonObject::view(members, layer.where()));
-    ASSIGN_OR_RETURN(out.layer, read_layer_config(plain, ModelFamily::kLlama, kHeadKeys));
-    out.layer.qkv_bias = biased;
-    return {};
-  }
   ASSIGN_OR_RETURN(const ModelFamily family, family_of(layer, ModelFamily::kLlama));
   const bool is_block = out.kind == HeadKind::kDFlash;
   ASSIGN_OR_RETURN(out.layer, is_block ? read_layer_config(layer, family, kBlockKeys)
@@ -114,7 +102,8 @@ Status read_layer(const JsonObject& config, HeadConfig& out) {
 }
 
 Status check_layer(const JsonObject& config, const HeadConfig& head, const ModelConfig& target) {
-  if (const std::string beyond = beyond_plain_layers(head.layer); !beyond.empty())
+  const std::string beyond = head.kind == HeadKind::kMtp ? "" : beyond_plain_layers(head.layer);
+  if (!beyond.empty())
     return unsupported(fmt::format("{}: a head with {} is not supported; those with layers like Llama's are",
                                    config.where(), beyond));
   if (head.kind == HeadKind::kDFlash && head.layer.num_layers > kMostBlockLayers)
@@ -372,13 +361,7 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
     return out;
   }
   out.taps = {target.num_layers};
-  if (kind == HeadKind::kMtp) {
-    ASSIGN_OR_RETURN(const int64_t modules, config.integer("num_nextn_predict_layers", {1, 64}));
-    if (modules != 1)
-      return config.refused("num_nextn_predict_layers",
-                            fmt::format("is {}; one module is supported", modules));
-    return out;
-  }
+  if (kind == HeadKind::kMtp) return out;
   ASSIGN_OR_RETURN(out.fc_bias, config.boolean_or("bias", true));
   return out;
 }

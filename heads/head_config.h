@@ -18,7 +18,7 @@ namespace outrider {
 enum class HeadKind : uint8_t {
   kEagle,   // EAGLE-1 and 2 (Li et al. 2024, 2401.15077; 2406.16858): one layer over tokens and last states
   kEagle3,  // EAGLE-3 (Li et al. 2025, 2503.01840): states of three layers, a head of its own
-  kMtp,     // multi-token prediction (DeepSeek-V3, 2412.19437), in the dense form of MiMo
+  kMtp,     // multi-token prediction (DeepSeek-V3, 2412.19437): one layer over tokens and last states
   kMedusa,  // Medusa (Cai et al. 2024, 2401.10774): branches that read one state
   kDFlash,  // DFlash (2602.06036) and DSpark (2607.05147): a block of tokens in one pass
   kHydra,   // Hydra (Ankner et al. 2024, 2402.05109): branches that read the state and the drafted tokens

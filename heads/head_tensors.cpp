@@ -26,7 +26,6 @@ HeadTensors::HeadTensors(const TensorFiles& files, HeadKind kind, std::string na
 }
 
 std::string HeadTensors::layer(const std::string& tail) const {
-  if (kind_ == HeadKind::kMtp) return "model.mtp_layers.0." + tail;
   if (kind_ == HeadKind::kHydra) return "prefix_embeding_layer.layers.0." + tail;  // as it is spelt
   for (const char* prefix : {"midlayer.", "layers.0.", "model.midlayer.", "model.layers.0."})
     if (files_.find(prefix + tail)) return prefix + tail;
@@ -34,7 +33,6 @@ std::string HeadTensors::layer(const std::string& tail) const {
 }
 
 std::string HeadTensors::own(const std::string& tail) const {
-  if (kind_ == HeadKind::kMtp) return "model.mtp_layers.0." + tail;
   if (kind_ == HeadKind::kHydra) return "prefix_embeding_layer." + tail;
   return files_.find("model." + tail) ? "model." + tail : tail;
 }
@@ -112,7 +110,6 @@ Status HeadTensors::check_all_used(std::span<const std::string_view> of_others) 
                     [&](std::string_view name) { return tensor.starts_with(name); }))
       continue;
     if (used_.contains(tensor) || tensor == "t2d" || tensor.ends_with(".rotary_emb.inv_freq")) continue;
-    if (kind_ == HeadKind::kMtp && !tensor.starts_with("model.mtp_layers.")) continue;  // the target's
     // Of DSpark: how many tokens to test, which is the policy's business here.
     if (kind_ == HeadKind::kDFlash && tensor.starts_with("confidence_head.")) continue;
     return invalid_argument(fmt::format("{}: tensor {} belongs to no {} head; is it another --drafter's?",

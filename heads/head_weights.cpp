@@ -1,4 +1,6 @@
 #include "heads/head_weights.h"
+
+#include "heads/module_weights.h"
 #include "transformer/files/weight_map.h"
 
 namespace outrider {
@@ -17,10 +19,7 @@ class HeadLoader {
     RETURN_IF_ERROR(load_inputs(target, out));
     RETURN_IF_ERROR(load_layer(out));
     if (config_.kind != HeadKind::kEagle) {
-      ASSIGN_OR_RETURN(
-          out.output_norm,
-          map_.vector(map_.own(config_.kind == HeadKind::kMtp ? "final_layernorm.weight" : "norm.weight"),
-                      config_.layer.hidden_size));
+      ASSIGN_OR_RETURN(out.output_norm, map_.vector(map_.own("norm.weight"), config_.layer.hidden_size));
     }
     if (config_.draft_vocab_size > 0) RETURN_IF_ERROR(load_head(out));
     return {};
@@ -51,16 +50,11 @@ class HeadLoader {
       ASSIGN_OR_RETURN(out.attention_norm, map_.vector(map_.layer("input_layernorm.weight"), hidden));
       return {};
     }
-    const bool is_mtp = config_.kind == HeadKind::kMtp;
-    const std::string fc = is_mtp ? map_.own("input_proj") : map_.own("fc");
+    const std::string fc = map_.own("fc");
     ASSIGN_OR_RETURN(out.fc, map_.matrix({fc + ".weight"}, {hidden}, 2 * hidden, MatrixKind::kLayer));
     if (config_.fc_bias) {
       ASSIGN_OR_RETURN(out.fc_bias, map_.vector(fc + ".bias", hidden));
     }
-    if (!is_mtp) return {};
-    ASSIGN_OR_RETURN(out.token_norm, map_.vector(map_.own("token_layernorm.weight"), hidden));
-    ASSIGN_OR_RETURN(out.hidden_norm, map_.vector(map_.own("hidden_layernorm.weight"), hidden));
-    ASSIGN_OR_RETURN(out.attention_norm, map_.vector(map_.own("input_layernorm.weight"), hidden));
     return {};
   }
 
@@ -116,7 +110,8 @@ class HeadLoader {
 };
 
 int64_t bytes_of(const HeadWeights& w) {
-  return w.qkv.bytes + w.o.bytes + w.mlp.bytes() + w.head.bytes + w.fc.bytes;
+  return w.qkv.bytes + w.latent.bytes + w.o.bytes + w.mlp.bytes() + w.experts.bytes + w.head.bytes +
+         w.fc.bytes;
 }
 
 }  // namespace
@@ -140,6 +135,12 @@ Result<HeadMlp> load_head_mlp(HeadTensors& tensors, const ModelConfig& c,
 Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, const HeadConfig& config,
                                       const std::filesystem::path& target_directory,
                                       const ModelConfig& target, WeightFormat format, HeadCompute& compute) {
+  if (config.kind == HeadKind::kMtp) {
+    ASSIGN_OR_RETURN(HeadWeights module,
+                     load_module_weights(directory, config, target_directory, target, format, compute));
+    module.bytes = bytes_of(module);
+    return module;
+  }
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(TensorFiles target_files, TensorFiles::open(target_directory));
   ASSIGN_OR_RETURN(const WeightMap target_map, map_weights(target_files, target, ShardPlan(target, {})));

@@ -36,6 +36,7 @@ struct HeadWeights {
   HeadVector token_norm;      // [H]; EAGLE-1 has none of these four
   HeadVector hidden_norm;     // [H]
   HeadVector attention_norm;  // [H], MTP and Hydra only
+  bool state_first = false;   // of a pair, in front of its token
   HeadVector output_norm;     // [H]
   HeadMatrix qkv;             // [q + k + v, H], of EAGLE-3 2 H
   HeadVector qkv_bias;
@@ -43,6 +44,8 @@ struct HeadWeights {
   HeadMatrix o;               // [H, q]
   HeadVector o_bias;
   HeadMlp mlp;
+  // Of MTP alone: in the place of qkv, and, behind mlp.norm, of the MLP's matrices.
+  HeadPart latent, experts;
   HeadMatrix head;                  // [draft vocabulary, H]; not of Hydra
   std::vector<TokenId> target_ids;  // of the draft vocabulary; empty: the target's ids
   int64_t bytes = 0;                // read for each drafted token

@@ -6,6 +6,8 @@
 #include "heads/head_compute.h"
 #include "transformer/kv/cpu_kv_storage.h"
 #include "transformer/model/activations.h"
+#include "transformer/model/expert_rows.h"
+#include "transformer/model/latent_attention.h"
 #include "transformer/model/rope.h"
 #include "transformer/model/weights.h"
 
@@ -14,6 +16,13 @@ namespace {
 
 FloatRows floats_of(const Operand& x) {
   return {reinterpret_cast<float*>(x.data), {x.rows, x.columns}, {x.stride, 1}};
+}
+
+Operand operand_of(TensorView<const float, 2> x) {
+  return {.data = reinterpret_cast<std::byte*>(const_cast<float*>(x.data())),
+          .rows = x.extent(0),
+          .columns = x.extent(1),
+          .stride = x.stride(0)};
 }
 
 // The threads of a head's passes; as many as its weights are worth, once they are known.
@@ -37,6 +46,23 @@ class HostAttention final : public HeadAttention {
     if (threads_.pool->size() == scratch_threads_) return;
     scratch_threads_ = threads_.pool->size();
     scratch_ = AttentionScratch(scratch_threads_, max_positions_, config_.head_dim);
+  }
+
+  Operand attend_latent(int64_t layer, Operand x) override {
+    const LatentWeights& w = *static_cast<const LatentWeights*>(latent_.packed.get());
+    const int64_t d = config_.head_dim, q = config_.q_size();
+    const KvLayerView cache = storage_.layer(layer);
+    const FloatRows queries = heads_->slice(x.rows, 0, q), attended = attended_->rows(x.rows),
+                    keys = heads_->slice(x.rows, q, d), values = heads_->slice(x.rows, q + d, d);
+    latent_rows_->project(*threads_.pool, matmul_scratch_, w, floats_of(x), rope_, seen_,
+                          {.queries = queries, .keys = keys, .values = values});
+    for (int64_t m = 0; m < x.rows; ++m) {
+      const Row& row = rows_[static_cast<size_t>(m)];
+      const KvSlot at = kv_.slot(row.sequence, row.position);
+      store_kv(cache, at.block, at.slot, 0, keys.row(m), values.row(m));
+    }
+    attend(layer, queries, operand_of(attended));
+    return operand_of(latent_rows_->expand(*threads_.pool, matmul_scratch_, w, attended));
   }
 
   void prepare(int64_t layer, const Heads& heads) override {
@@ -67,7 +93,9 @@ class HostAttention final : public HeadAttention {
   }
 
   void attend(int64_t layer, FloatRows queries, Operand to) override {
-    const AttentionShape shape{.heads = config_.num_heads, .heads_per_kv = config_.heads_per_kv_head()};
+    const AttentionShape shape{.heads = config_.num_heads,
+                               .heads_per_kv = config_.heads_per_kv_head(),
+                               .scale = static_cast<float>(config_.scales.attention)};
     attention(*threads_.pool, scratch_, queries, storage_.layer(layer), shape, seen_, floats_of(to));
   }
 
@@ -78,23 +106,64 @@ class HostAttention final : public HeadAttention {
         threads_(threads),
         config_(plan.config),
         storage_(storage),
+        latent_(plan.latent),
         max_positions_(plan.max_positions),
         rope_(rope_frequencies(config_.rope, config_.head_dim), plan.max_positions,
               static_cast<float>(config_.rope.amplitude)) {
     rows_.reserve(static_cast<size_t>(plan.max_rows));
     seen_.reserve(static_cast<size_t>(plan.max_rows));
+    if (!config_.latent) return;
+    latent_rows_.emplace(config_, ShardPlan(config_, {}), plan.max_rows);
+    heads_.emplace(plan.max_rows, config_.q_size() + 2 * config_.head_dim);
+    attended_.emplace(plan.max_rows, config_.q_size());
   }
 
   HostThreads& threads_;
   const ModelConfig config_;
   const CpuKvStorage& storage_;
+  const HeadPart latent_;
   const int64_t max_positions_;
   const RopeTable rope_;
   AttentionScratch scratch_;
   int scratch_threads_ = 0;
   std::vector<Row> rows_;
   std::vector<AttentionRow> seen_;
+  // Of latent attention: queries, keys and values side by side, and what queries attended to.
+  MatmulScratch matmul_scratch_;
+  std::optional<LatentRows> latent_rows_;
+  std::optional<ActivationRows> heads_, attended_;
 };
+
+class HostMixture final : public HeadMixture {
+ public:
+  HostMixture(HostThreads& threads, const HeadPart& experts, const ModelConfig& config, int64_t max_rows)
+      : threads_(threads), experts_(experts), config_(config), max_rows_(max_rows) {}
+
+  void forward(Operand x, FloatRows out) override {
+    if (rows_threads_ != threads_.pool->size()) {  // known once all weights are
+      rows_threads_ = threads_.pool->size();
+      rows_.emplace(config_, ShardPlan(config_, {}), max_rows_, rows_threads_);
+    }
+    rows_->forward(*threads_.pool, scratch_, *static_cast<const ExpertMlp*>(experts_.packed.get()),
+                   floats_of(x), out);
+  }
+
+ private:
+  HostThreads& threads_;
+  const HeadPart experts_;
+  const ModelConfig config_;
+  const int64_t max_rows_;
+  int rows_threads_ = 0;
+  MatmulScratch scratch_;
+  std::optional<ExpertRows> rows_;
+};
+
+int64_t bytes_of(const ExpertMlp& w, const ExpertConfig& config) {
+  size_t experts = 0;
+  for (const DenseMlp& expert : w.experts) experts += expert.bytes();
+  return static_cast<int64_t>(w.bytes() - experts) +
+         static_cast<int64_t>(experts) * config.chosen / config.count;
+}
 
 class HostCompute final : public HeadCompute {
  public:
@@ -116,6 +185,22 @@ class HostCompute final : public HeadCompute {
   HeadVector vector(std::span<const float> values) override {
     const auto held = std::make_shared<std::vector<float>>(values.begin(), values.end());
     return {.data = {held, held->data()}, .size = static_cast<int64_t>(held->size())};
+  }
+  Result<HeadPart> latent(const LatentSources& sources, const ModelConfig& config,
+                          const HeadPartTypes& types) override {
+    ASSIGN_OR_RETURN(LatentWeights packed, pack_latent(sources, config, types.format, types.numbers, pool()));
+    const auto bytes = static_cast<int64_t>(packed.bytes());
+    return HeadPart{.packed = std::make_shared<LatentWeights>(std::move(packed)), .bytes = bytes};
+  }
+  Result<HeadPart> experts(const ExpertSources& sources, const ModelConfig& config,
+                           const HeadPartTypes& types) override {
+    ASSIGN_OR_RETURN(ExpertMlp packed, pack_mixture(sources, config, types.format, types.numbers, pool()));
+    const int64_t bytes = bytes_of(packed, *config.experts);
+    return HeadPart{.packed = std::make_shared<ExpertMlp>(std::move(packed)), .bytes = bytes};
+  }
+  std::unique_ptr<HeadMixture> mixture(const HeadPart& experts, const ModelConfig& config,
+                                       int64_t max_rows) override {
+    return std::make_unique<HostMixture>(threads_, experts, config, max_rows);
   }
   RowBuffer rows(int64_t count, int64_t columns) override {
     const auto held = std::make_shared<ActivationRows>(count, columns);
@@ -202,10 +287,7 @@ class HostCompute final : public HeadCompute {
     outrider::add_bias(gate_up, span_of(bias));
     const FloatRows gates(gate_up.data(), {rows, columns}, {stride, 1});
     silu_mul(pool(), gates, FloatRows(gate_up.data() + columns, {rows, columns}, {stride, 1}), columns);
-    return {.data = reinterpret_cast<std::byte*>(gates.data()),
-            .rows = rows,
-            .columns = columns,
-            .stride = stride};
+    return operand_of(gates);
   }
 
  private:

@@ -23,18 +23,21 @@ PairHead::PairHead(HeadConfig config, const HeadOptions& options, HeadWeights we
                              .kv_blocks = kv_blocks_for(options.kv_tokens) + tree_blocks(),
                              .max_rows = rows,
                              .max_positions = options.max_positions,
-                             .bf16 = weights_.qkv.type != WeightType::kFloat32});
+                             .bf16 = weights_.o.type != WeightType::kFloat32,
+                             .latent = weights_.latent});
+  const bool has_mlp = !c.layer(0).has_experts;
+  if (!has_mlp) mixture_ = on.mixture(weights_.experts, c, rows);
   places_.reserve(static_cast<size_t>(rows));
   lengths_.reserve(static_cast<size_t>(logit_rows));
   tokens_ = on.rows(rows, hidden);
   residual_ = on.rows(rows, hidden);
   partial_ = on.rows(rows, hidden);
-  qkv_ = on.rows(rows, c.q_size() + 2 * c.kv_size());
-  gate_up_ = on.rows(rows, 2 * c.intermediate_size);
+  if (!c.latent) qkv_ = on.rows(rows, c.q_size() + 2 * c.kv_size());
+  if (has_mlp) gate_up_ = on.rows(rows, 2 * c.intermediate_size);
   pairs_ = on.operands(rows, 2 * hidden);
   normed_ = on.operands(rows, hidden);
-  attended_ = on.operands(rows, c.q_size());
-  gated_ = on.operands(rows, c.intermediate_size);
+  if (!c.latent) attended_ = on.operands(rows, c.q_size());
+  if (has_mlp) gated_ = on.operands(rows, c.intermediate_size);
   last_ = on.rows(logit_rows, hidden);
   last_normed_ = on.rows(logit_rows, hidden);
   last_inputs_ = on.operands(logit_rows, hidden);
@@ -147,7 +150,7 @@ Operand PairHead::normed_states(int64_t rows) {
 Operand PairHead::joined_pairs(int64_t rows) {
   HeadCompute& on = compute();
   const int64_t hidden = hidden_size();
-  const bool state_first = config_.kind == HeadKind::kMtp;
+  const bool state_first = weights_.state_first;
   const Operand pairs = pairs_.rows(rows);
   const FloatRows tokens = tokens_.rows(rows), residual = residual_.rows(rows);
   on.normalise(tokens, weights_.token_norm, epsilon(), pairs.slice(state_first ? hidden : 0, hidden));
@@ -172,7 +175,12 @@ void PairHead::read_tokens(std::span<const PairSlice> batch, FloatRows to) {
 void PairHead::attend(Operand inputs, int64_t rows) {
   HeadCompute& on = compute();
   const ModelConfig& c = config_.layer;
-  const FloatRows qkv = qkv_.rows(rows), partial = partial_.rows(rows);
+  const FloatRows partial = partial_.rows(rows);
+  if (c.latent) {
+    on.multiply(attention_->attend_latent(0, inputs), weights_.o, partial);
+    return on.add(residual_.rows(rows), partial, weights_.o_bias);
+  }
+  const FloatRows qkv = qkv_.rows(rows);
   const Operand attended = attended_.rows(rows);
   on.multiply(inputs, weights_.qkv, qkv);
   attention_->prepare(0, {.numbers = qkv,
@@ -189,10 +197,14 @@ void PairHead::attend(Operand inputs, int64_t rows) {
 void PairHead::mlp(int64_t rows) {
   HeadCompute& on = compute();
   const HeadMlp& w = weights_.mlp;
-  const FloatRows residual = residual_.rows(rows), gate_up = gate_up_.rows(rows),
-                  partial = partial_.rows(rows);
+  const FloatRows residual = residual_.rows(rows), partial = partial_.rows(rows);
   const Operand normed = normed_.rows(rows);
   on.normalise(residual, w.norm, epsilon(), normed);
+  if (mixture_) {
+    mixture_->forward(normed, partial);
+    return on.add(residual, partial, {});
+  }
+  const FloatRows gate_up = gate_up_.rows(rows);
   on.multiply(normed, w.gate_up, gate_up);
   on.multiply(on.gate(gate_up, w.gate_up_bias, gated_.rows(rows)), w.down, partial);
   on.add(residual, partial, w.down_bias);

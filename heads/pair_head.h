@@ -73,6 +73,7 @@ class PairHead final : public Head {
 
   HeadWeights weights_;
   std::unique_ptr<HeadAttention> attention_;
+  std::unique_ptr<HeadMixture> mixture_;    // null: an MLP
   std::vector<HeadAttention::Row> places_;  // of the pass
   RowBuffer tokens_;                        // [rows, hidden]: their embeddings
   RowBuffer residual_;                      // [rows, hidden]

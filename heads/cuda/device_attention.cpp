@@ -9,6 +9,7 @@ namespace outrider::cuda {
 DeviceAttentionPlan::DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightType activation_type,
                                          const DeviceInfo& device)
     : config(plan.config),
+      latent(plan.latent),
       activation(activation_type),
       kv{.layers = config.num_layers,
          .kv_heads = config.num_kv_heads,
@@ -20,48 +21,67 @@ DeviceAttentionPlan::DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightTy
       tile(attention_tile(config.heads_per_kv_head(),
                           {.type = kv.type,
                            .kv_heads = static_cast<int32_t>(config.num_kv_heads),
-                           .head_dim = static_cast<int32_t>(config.head_dim)},
+                           .head_dim = static_cast<int32_t>(config.head_dim),
+                           .latent_dim = static_cast<int32_t>(latent_dim())},
                           device.shared_bytes)),
-      turn_rows(attention_turn_rows(config.num_heads, config.head_dim, max_positions)),
+      turn_rows(attention_turn_rows(config.num_heads, value_dim(), max_positions)),
       multiprocessors(device.multiprocessors) {}
 
 int64_t DeviceAttentionPlan::working_bytes() const {
   const int64_t tables = max_rows * (4 + kv_blocks_for(max_positions));
   const int64_t turned = max_positions * config.head_dim;
-  return 4 *
-         (tables + turned + attention_workspace(turn_rows, config.num_heads, config.head_dim, max_positions));
+  const int64_t floats =
+      tables + turned + attention_workspace(turn_rows, config.num_heads, value_dim(), max_positions);
+  if (!config.latent) return 4 * floats;
+  const LatentConfig& c = *config.latent;
+  const int64_t of_row = attention_inputs(config, ShardPlan(config, {})).front().n +
+                         config.num_heads * (config.head_dim + (c.q_rank > 0 ? c.query_dim() : 0));
+  return 4 * (floats + max_rows * of_row) +
+         max_rows * element_bytes(activation) * (c.q_rank + config.num_heads * (value_dim() + c.value_dim));
 }
 
 Status DeviceAttentionPlan::check() const {
-  if (config.head_dim % 2 == 0 && config.head_dim <= 256 && (kv.type == KvType::kFloat32 || tile.rows > 0))
-    return {};
+  RETURN_IF_ERROR(check_heads(config));
+  if (config.head_dim % 2 == 0 && (kv.type == KvType::kFloat32 || tile.rows > 0)) return {};
   return unsupported(
       fmt::format("a head with {} query heads of {} dimensions to a KV head: the CUDA kernels take even ones "
                   "up to 256, and as many heads as fit a block of the device",
                   config.heads_per_kv_head(), config.head_dim));
 }
 
-DeviceAttention::DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream)
-    : DeviceAttention(plan, device, stream,
-                      std::make_unique<DeviceKvStorage>(plan.kv, 0, plan.kv_blocks, device, stream)) {}
+DeviceAttention::DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
+                                 std::function<Products()> products)
+    : DeviceAttention(
+          plan, device, stream, std::move(products),
+          std::make_unique<DeviceKvStorage>(plan.kv, plan.latent_dim(), plan.kv_blocks, device, stream)) {}
 
 DeviceAttention::DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
+                                 std::function<Products()> products,
                                  std::unique_ptr<DeviceKvStorage>&& storage)
-    : DeviceAttention(plan, device, stream, *storage, std::move(storage)) {}
+    : DeviceAttention(plan, device, stream, std::move(products), *storage, std::move(storage)) {}
 
 DeviceAttention::DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
-                                 const DeviceKvStorage& storage, std::unique_ptr<DeviceKvStorage>&& owned)
+                                 std::function<Products()> products, const DeviceKvStorage& storage,
+                                 std::unique_ptr<DeviceKvStorage>&& owned)
     : HeadAttention(std::move(owned), plan.kv_blocks),
       plan_(plan),
       device_(device),
       stream_(stream),
+      products_(std::move(products)),
       storage_(storage),
       rope_(rope_tables(plan.config, LayerRope::kMain, plan.max_positions, stream)),
       table_stride_(kv_blocks_for(plan.max_positions)),
       memory_(plan.max_rows * (4 + table_stride_)),
-      workspace_(attention_workspace(plan.turn_rows, plan.config.num_heads, plan.config.head_dim,
-                                     plan.max_positions)) {
+      workspace_(
+          attention_workspace(plan.turn_rows, plan.config.num_heads, plan.value_dim(), plan.max_positions)),
+      whole_(plan.config, {}) {
   for (Staging& staging : staging_) staging.memory = PinnedBuffer<int32_t>(memory_.size());
+  const ModelConfig& c = plan_.config;
+  if (!c.latent) return;
+  latents_ = DeviceBuffer<float>(plan.max_rows * attention_inputs(c, whole_).front().n);
+  latent_heads_ = LatentActivations(*c.latent, c.num_heads, c.head_dim, plan.activation, plan.max_rows);
+  attended_ = DeviceBuffer<std::byte>(plan.max_rows * c.num_heads * plan.value_dim() *
+                                      element_bytes(plan.activation));
 }
 
 void DeviceAttention::begin(std::span<const Row> rows, int64_t first_that_attends) {
@@ -141,14 +161,42 @@ void DeviceAttention::prepare(int64_t layer, const Heads& heads) {
 void DeviceAttention::attend(int64_t layer, FloatRows queries, Operand to) {
   CHECK(to.stride == to.columns, "rows of {} numbers, {} apart", to.columns, to.stride);
   use_device(device_);
-  attention(stream_, batch(memory_.data() + plan_.max_rows, first_that_attends_), storage_.layer(layer),
-            {.q = queries.data(),
-             .q_stride = queries.stride(0),
-             .out = to.data,
+  attend(storage_.layer(layer), queries.data(), queries.stride(0), queries.extent(0), to.data);
+}
+
+Operand DeviceAttention::attend_latent(int64_t layer, Operand x) {
+  const ModelConfig& c = plan_.config;
+  CHECK(x.stride == x.columns, "rows of {} numbers, {} apart", x.columns, x.stride);
+  const auto& w = *static_cast<const DeviceLayer*>(plan_.latent.packed.get());
+  const LatentRoom room{
+      .latents = latents_.data(), .stride = attention_inputs(c, whole_).front().n, .heads = latent_heads_};
+  use_device(device_);
+  const LayerParts parts{
+      .config = c, .plan = whole_, .activation = plan_.activation, .products = products_()};
+  const KvLayer kv = storage_.layer(layer);
+  parts.queue_latents(w, batch(memory_.data(), 0), kv, rope_, x.data, x.rows, room);
+  attend(kv, latent_heads_.queries.data(), c.q_size(), x.rows, attended_.data());
+  parts.queue_values(w, attended_.data(), x.rows, room);
+  const int64_t columns = c.num_heads * c.output_dim();
+  return {.data = latent_heads_.values.data(),
+          .rows = x.rows,
+          .columns = columns,
+          .stride = columns,
+          .number_bytes = x.number_bytes};
+}
+
+// queries [rows, q_stride]; to [rows, value_dim of all heads].
+void DeviceAttention::attend(const KvLayer& layer, const float* queries, int64_t q_stride, int64_t rows,
+                             void* to) {
+  attention(stream_, batch(memory_.data() + plan_.max_rows, first_that_attends_), layer,
+            {.q = queries,
+             .q_stride = q_stride,
+             .out = to,
              .out_type = plan_.activation,
-             .rows = queries.extent(0),
+             .rows = rows,
              .heads = static_cast<int32_t>(plan_.config.num_heads),
              .heads_per_kv = static_cast<int32_t>(plan_.config.heads_per_kv_head()),
+             .scale = static_cast<float>(plan_.config.scales.attention),
              .max_positions = static_cast<int32_t>(plan_.max_positions),
              .tile_rows = std::max(plan_.tile.rows, 1),
              .tile_heads = std::max(plan_.tile.heads, 1),

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <array>
+#include <functional>
 
 #include "base/cuda.h"
 #include "heads/head_compute.h"
 #include "transformer/kv/cuda_kv_storage.h"
-#include "transformer/model/cuda/rope_tables.h"
+#include "transformer/model/cuda/layer_parts.h"
 #include "transformer/ops/cuda/cuda_ops.h"
 
 namespace outrider::cuda {
@@ -15,12 +16,15 @@ namespace outrider::cuda {
 struct DeviceAttentionPlan {
   DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightType activation_type, const DeviceInfo& device);
 
-  int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, 0, kv_blocks); }
+  int64_t latent_dim() const { return config.latent ? config.latent->kv_rank : 0; }  // KvLayer's
+  int64_t value_dim() const { return config.latent ? latent_dim() : config.head_dim; }
+  int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, latent_dim(), kv_blocks); }
   int64_t working_bytes() const;
   // An error names what the kernels do not take.
   Status check() const;
 
   ModelConfig config;
+  HeadPart latent;
   WeightType activation = WeightType::kFloat32;
   KvShape kv;
   int64_t kv_blocks = 0, max_rows = 0, max_positions = 0;
@@ -31,19 +35,23 @@ struct DeviceAttentionPlan {
 
 class DeviceAttention final : public HeadAttention {
  public:
-  // On the current device, which is `device`.
-  DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream);
+  // On the current device, which is `device`. products: of latent attention, at any time.
+  DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
+                  std::function<Products()> products);
 
   void begin(std::span<const Row> rows, int64_t first_that_attends) override;
   void advance(int64_t rows) override;
   void prepare(int64_t layer, const Heads& heads) override;
   void attend(int64_t layer, FloatRows queries, Operand to) override;
+  Operand attend_latent(int64_t layer, Operand x) override;
 
  private:
   DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
-                  std::unique_ptr<DeviceKvStorage>&& storage);
+                  std::function<Products()> products, std::unique_ptr<DeviceKvStorage>&& storage);
   DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
-                  const DeviceKvStorage& storage, std::unique_ptr<DeviceKvStorage>&& owned);
+                  std::function<Products()> products, const DeviceKvStorage& storage,
+                  std::unique_ptr<DeviceKvStorage>&& owned);
+  void attend(const KvLayer& layer, const float* queries, int64_t q_stride, int64_t rows, void* to);
   // Rows from `first` on, which stand at these positions.
   DeviceBatch batch(const int32_t* positions, int64_t first) const;
   void group_rows(std::span<const Row> rows, int64_t first, int32_t* tile_rows) const;
@@ -51,6 +59,7 @@ class DeviceAttention final : public HeadAttention {
   const DeviceAttentionPlan plan_;
   const int device_;
   const StreamView stream_;
+  const std::function<Products()> products_;
   const DeviceKvStorage& storage_;  // of kv_
   const RopeTables rope_;
   const int64_t table_stride_;
@@ -64,6 +73,11 @@ class DeviceAttention final : public HeadAttention {
   size_t next_staging_ = 0;
   DeviceBuffer<int32_t> memory_;
   DeviceBuffer<float> workspace_;
+  // Of latent attention.
+  const ShardPlan whole_;
+  DeviceBuffer<float> latents_;  // [rows, what DeviceLayer::qkv makes]
+  LatentActivations latent_heads_;
+  DeviceBuffer<std::byte> attended_;  // [rows, value_dim of all heads]
 };
 
 }  // namespace outrider::cuda

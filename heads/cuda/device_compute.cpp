@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "heads/cuda/device_attention.h"
+#include "heads/cuda/device_mixture.h"
 #include "heads/cuda/device_sampler.h"
 #include "transformer/model/cuda_backend.h"
 #include "transformer/model/weights.h"
@@ -24,6 +25,7 @@ class NoAttention final : public HeadAttention {
   void begin(std::span<const Row>, int64_t) override {}
   void prepare(int64_t, const Heads&) override {}
   void attend(int64_t, FloatRows, Operand) override {}
+  Operand attend_latent(int64_t, Operand x) override { return x; }
 };
 
 }  // namespace
@@ -55,27 +57,24 @@ StreamView DeviceCompute::stream() const {
 
 // All products of a head take activations of one type, that of its first matrix: fp32 beside bf16 is rounded,
 // bf16 beside fp32 widened.
+Result<WeightType> DeviceCompute::held_as(const std::string& name, WeightType type) {
+  if (!activation_) activation_ = activation_type(type);
+  if (activation_type(type) == activation()) return type;
+  if (type == WeightType::kFloat32 || type == WeightType::kBFloat16) return activation();
+  return unsupported(fmt::format("{} is {} beside fp32 matrices of the head; use --draft-weight-format bf16",
+                                 name, weight_type_name(type)));
+}
+
 Result<HeadMatrix> DeviceCompute::matrix(const MatrixSource& source, WeightType type) {
   const std::string& name = source.parts.front().tensor->name;
-  if (!activation_) activation_ = activation_type(type);
-  if (activation_type(type) != activation()) {
-    if (type != WeightType::kFloat32 && type != WeightType::kBFloat16)
-      return unsupported(
-          fmt::format("{} is {} beside fp32 matrices of the head; use --draft-weight-format bf16", name,
-                      weight_type_name(type)));
-    type = activation();
-  }
+  ASSIGN_OR_RETURN(type, held_as(name, type));
   if (activation() == WeightType::kBFloat16 && source.k() % 2)
     return unsupported(
         fmt::format("{} has {} columns, an odd number; run with --device cpu", name, source.k()));
   ASSIGN_OR_RETURN(const StackPlan plan, plan_stack(source, type));
   HeadMatrix made{.n = source.n(), .k = source.k(), .type = type};
   for (const MatrixPlan& one : plan) {
-    if (one.gathered_columns() > 0)
-      return unsupported(
-          fmt::format("{} is quantised in another order of its columns; use "
-                      "--draft-weight-format bf16",
-                      name));
+    gathered_columns_ = std::max(gathered_columns_, one.gathered_columns());
     made.bytes += one.bytes();
     widest_ = std::max(widest_, one.n);
   }
@@ -85,6 +84,71 @@ Result<HeadMatrix> DeviceCompute::matrix(const MatrixSource& source, WeightType 
   for (const MatrixPlan& one : plan) stack->add(uploader().matrix(one));
   made.packed = stack;
   return made;
+}
+
+// What a part takes; the caller uploads it.
+Result<HeadPart> DeviceCompute::part(const Result<MatrixSizes>& sizes) {
+  if (!sizes.ok()) return sizes.status();
+  gathered_columns_ = std::max(gathered_columns_, sizes->gathered_columns);
+  widest_ = std::max(widest_, sizes->widest);
+  weight_bytes_ += sizes->bytes;
+  return HeadPart{.bytes = sizes->bytes};
+}
+
+Result<HeadPart> DeviceCompute::latent(const LatentSources& sources, const ModelConfig& config,
+                                       const HeadPartTypes& types) {
+  const MatrixSource matrices = formatted_matrices(sources);
+  const std::string& name = matrices.parts.front().tensor->name;
+  ASSIGN_OR_RETURN(WeightType type, weight_type(matrices, types.format, MatrixKind::kLayer, types.numbers));
+  ASSIGN_OR_RETURN(type, held_as(name, type));
+  RETURN_IF_ERROR(check_heads(config));
+  ASSIGN_OR_RETURN(HeadPart made, part(plan_latents(sources, type)));
+  if (counts_) return made;
+  const StreamView on = stream();
+  const auto layer = std::make_shared<DeviceLayer>();
+  upload_latents(sources, config, type, uploader(), on, *layer);
+  made.packed = layer;
+  return made;
+}
+
+Result<HeadPart> DeviceCompute::experts(const ExpertSources& sources, const ModelConfig& config,
+                                        const HeadPartTypes& types) {
+  const MatrixSource matrices = formatted_matrices(sources);
+  const std::string& name = matrices.parts.front().tensor->name;
+  RETURN_IF_ERROR(check_mixture(sources, types.format == WeightFormat::kAuto));
+  if (config.experts->count > ExpertChoices::kMost)
+    return unsupported(fmt::format("{} experts: the CUDA kernels take at most {}", config.experts->count,
+                                   ExpertChoices::kMost));
+  ASSIGN_OR_RETURN(WeightType type, weight_type(matrices, types.format, MatrixKind::kLayer, types.numbers));
+  ASSIGN_OR_RETURN(type, held_as(name, type));
+  if (activation() == WeightType::kBFloat16 && DeviceMixture::columns(config) % 2)
+    return unsupported(fmt::format("{}: experts of an odd number of columns; run with --device cpu", name));
+  const ShardPlan whole(config, {});
+  ASSIGN_OR_RETURN(HeadPart made, part(plan_mixture(sources, config, whole, type)));
+  if (!counts_) {
+    const StreamView on = stream();
+    const auto layer = std::make_shared<DeviceLayer>();
+    upload_mixture(sources, config, whole, type, uploader(), on, *layer);
+    made.packed = layer;
+  }
+  made.bytes = made.bytes * config.experts->chosen / config.experts->count;  // about
+  return made;
+}
+
+std::unique_ptr<HeadMixture> DeviceCompute::mixture(const HeadPart& experts, const ModelConfig& config,
+                                                    int64_t max_rows) {
+  working_bytes_ += DeviceMixture::working_bytes(config, max_rows, activation());
+  if (counts_) return nullptr;
+  use_device(device_);
+  return std::make_unique<DeviceMixture>(experts, config, max_rows, activation(),
+                                         [this] { return products(); });
+}
+
+Products DeviceCompute::products() const {
+  return {.stream = stream(),
+          .device = info_,
+          .split = {split_parts_.data(), split_arrived_.data(), split_parts_.size()},
+          .gathered = gathered_.data()};
 }
 
 Uploader& DeviceCompute::uploader() {
@@ -148,7 +212,7 @@ std::unique_ptr<HeadAttention> DeviceCompute::attention(const HeadAttentionPlan&
   working_bytes_ += plan.working_bytes();
   if (unsupported_.ok()) unsupported_ = plan.check();
   if (counts_) return std::make_unique<NoAttention>();
-  return std::make_unique<DeviceAttention>(plan, device_, stream());
+  return std::make_unique<DeviceAttention>(plan, device_, stream(), [this] { return products(); });
 }
 
 std::unique_ptr<HeadSampler> DeviceCompute::sampler(const HeadSamplerPlan& plan) {
@@ -179,6 +243,12 @@ void DeviceCompute::settle(int64_t, int64_t max_rows) {
   }
   if (activation() != WeightType::kBFloat16) return;
   split_rows_ = std::max(split_rows_, max_rows);
+  const int64_t gathered = split_rows_ * round_up(gathered_columns_, kAlignedInputs);
+  if (gathered > gathered_numbers_) {
+    working_bytes_ += (gathered - std::exchange(gathered_numbers_, gathered)) * int64_t{sizeof(bf16)};
+    use_device(device_);
+    if (!counts_) gathered_ = DeviceBuffer<bf16>(gathered);
+  }
   const int64_t floats = split_floats(split_rows_, std::min(widest_, kSplitTiles * kTileRows));
   if (floats <= split_floats_) return;
   working_bytes_ += (floats - std::exchange(split_floats_, floats)) * int64_t{sizeof(float)};
@@ -308,19 +378,8 @@ void DeviceCompute::add_bias(FloatRows x, const HeadVector& bias) {
 void DeviceCompute::round_to_bf16(FloatRows x) { round_rows(stream(), at(x)); }
 
 void DeviceCompute::multiply(Operand x, const HeadMatrix& weight, FloatRows out) {
-  const StreamView on = stream();
-  float* to = out.data();
-  for (const DeviceMatrix& m : static_cast<const DeviceStack*>(weight.packed.get())->matrices()) {
-    matmul(on,
-           {.rows = x.rows,
-            .x_stride = x.stride,
-            .out_stride = out.stride(0),
-            .split = {split_parts_.data(), split_arrived_.data(), split_parts_.size()},
-            .multiprocessors = info_.multiprocessors,
-            .shared_bytes = info_.shared_bytes},
-           x.data, m.view(), to);
-    to += m.view().n;
-  }
+  products().multiply(x.rows, x.data, x.stride, *static_cast<const DeviceStack*>(weight.packed.get()),
+                      out.data(), out.stride(0));
 }
 
 Operand DeviceCompute::gate(FloatRows gate_up, const HeadVector& bias, Operand room) {

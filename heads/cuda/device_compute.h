@@ -9,8 +9,9 @@
 #include "base/cuda.h"
 #include "heads/cuda/head_rows.h"
 #include "heads/head_compute.h"
+#include "transformer/model/cuda/layer_parts.h"
 #include "transformer/model/cuda/model.h"
-#include "transformer/model/cuda/uploader.h"
+#include "transformer/model/cuda/part_weights.h"
 
 namespace outrider::cuda {
 
@@ -23,10 +24,16 @@ class DeviceCompute final : public HeadCompute {
 
   Result<HeadMatrix> matrix(const MatrixSource& source, WeightType type) override;
   HeadVector vector(std::span<const float> values) override;
+  Result<HeadPart> latent(const LatentSources& sources, const ModelConfig& config,
+                          const HeadPartTypes& types) override;
+  Result<HeadPart> experts(const ExpertSources& sources, const ModelConfig& config,
+                           const HeadPartTypes& types) override;
   Result<HeadTable> table(const TensorPart& rows, TableOf of) override;
   RowBuffer rows(int64_t count, int64_t columns) override;
   OperandBuffer operands(int64_t count, int64_t columns) override;
   std::unique_ptr<HeadAttention> attention(const HeadAttentionPlan& plan) override;
+  std::unique_ptr<HeadMixture> mixture(const HeadPart& experts, const ModelConfig& config,
+                                       int64_t max_rows) override;
   std::unique_ptr<HeadSampler> sampler(const HeadSamplerPlan& plan) override;
   std::unique_ptr<RecordedWork> record(const std::function<void()>& work) override;
   void settle(int64_t bytes, int64_t max_rows) override;
@@ -59,6 +66,10 @@ class DeviceCompute final : public HeadCompute {
   };
   StreamView stream() const;
   Uploader& uploader();
+  Products products() const;
+  // What matrices of this type are here, where all products take one type of activations.
+  Result<WeightType> held_as(const std::string& name, WeightType type);
+  Result<HeadPart> part(const Result<MatrixSizes>& sizes);
   WeightType activation() const { return activation_.value_or(WeightType::kFloat32); }
   void normalise(FloatRows x, const HeadVector& weight, float epsilon, void* to, int64_t to_stride,
                  WeightType type);
@@ -74,6 +85,8 @@ class DeviceCompute final : public HeadCompute {
   int64_t split_rows_ = 0, split_floats_ = 0;  // that there is room for
   DeviceBuffer<float> split_parts_;
   DeviceBuffer<uint32_t> split_arrived_;
+  int64_t gathered_columns_ = 0, gathered_numbers_ = 0;  // of activations in the order of one matrix
+  DeviceBuffer<bf16> gathered_;
   int64_t weight_bytes_ = 0, kv_bytes_ = 0, working_bytes_ = 0;
   Status unsupported_;
   std::array<Staging, 4> staging_;  // so that what is sent next seldom waits for what was

@@ -28,7 +28,7 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
          "tokens that the target "
          "ranked best behind each token; lookahead: n-grams that the target makes of a window of tokens "
          "in its own passes (both of a target on the CPU). With --draft-model DIR, a head "
-         "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa, hydra, dflash "
+         "that reads the target's states: eagle3, eagle (1 and 2), mtp, medusa, hydra, dflash "
          "(and "
          "DSpark). model+suffix: the draft model, or suffix in rounds for which more is expected of it. "
          "layerskip: the target's own first layers, --exit-layer of them")

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/heads/golden_heads.h"
+#include "tests/heads/own_module.h"
 #include "tests/support/prefix_grammar.h"
 #include "tests/support/test_cluster.h"
 #include "transformer/model/cuda_backend.h"
@@ -294,6 +295,28 @@ TEST(CudaHeads, TextWithAHeadIsPlainText) {
                          .device = kDevice});
     EXPECT_EQ(expected, texts(cluster.run(some_requests(3)))) << head.name;
     EXPECT_GT(cluster.totals().rounds.rollbacks, 10) << head.name;
+  }
+}
+
+// Latent attention and mixtures in the target and in the module that is in its files, both on devices.
+TEST(CudaHeads, TextWithAModuleInTheTargetsFilesIsPlainText) {
+  if (const auto count = cuda_device_count(); !count.ok()) GTEST_SKIP() << count.status().message();
+  const TemporaryDirectory directory;
+  testing::write_target_with_module(testing::golden_model("deepseek-v3"), directory.path());
+  const std::string target = directory.path().string();
+  TestCluster plain({.target = target, .device = kDevice});
+  const auto expected = texts(plain.run(some_requests(0)));
+  for (const bool at_worker : {false, true}) {
+    TestCluster cluster({.target = target,
+                         .head = target,
+                         .head_at_worker = at_worker,
+                         .head_kind = HeadKind::kMtp,
+                         .head_on_device = true,
+                         .tp_size = at_worker ? 1 : 2,
+                         .max_num_seqs = 3,
+                         .device = kDevice});
+    EXPECT_EQ(expected, texts(cluster.run(some_requests(3)))) << (at_worker ? "worker" : "target");
+    EXPECT_GT(cluster.totals().rounds.rollbacks, 10);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "tests/end_to_end/request_grid.h"
 #include "tests/heads/golden_heads.h"
+#include "tests/heads/own_module.h"
 #include "tests/support/law_samples.h"
 #include "tests/support/token_law.h"
 
@@ -62,6 +63,28 @@ TEST_P(HeadsBesideTarget, ATrainedHeadChangesNoTextEither) {
   expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")), "demo pair");
   EXPECT_GT(cluster.totals().rounds.accepted, kEnough);
   EXPECT_GT(cluster.totals().rounds.rollbacks, kEnough);
+}
+
+// Latent attention and a mixture of experts in the target and in its module, which is in the target's own
+// files; beside the target, and at a draft worker.
+TEST_P(HeadsBesideTarget, AModuleInTheTargetsOwnFilesChangesNoTextEither) {
+  const TemporaryDirectory directory;
+  testing::write_target_with_module(testing::golden_model("deepseek-v3"), directory.path());
+  const std::string target = directory.path().string();
+  TestCluster plain({.target = target});
+  const auto expected = plain.run(grid_requests(kMatchRules, ""));
+  for (const bool at_worker : {false, true}) {
+    TestCluster cluster({.target = target,
+                         .head = target,
+                         .head_at_worker = at_worker,
+                         .head_kind = HeadKind::kMtp,
+                         .tp_size = GetParam(),
+                         .max_num_seqs = 1 + GetParam()});
+    expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")),
+                at_worker ? "at a worker" : "beside the target");
+    EXPECT_GT(cluster.totals().rounds.accepted, kSomeAccepted);
+    EXPECT_GT(cluster.totals().rounds.rollbacks, kEnough);
+  }
 }
 
 // Lengths that change from round to round, zeros among them, after which the head reads what it missed.

@@ -44,7 +44,8 @@ inline std::vector<GoldenHead> together(std::initializer_list<std::vector<Golden
 }
 inline const std::vector<GoldenHead> kPairHeads =
     together({golden_heads_of(HeadKind::kEagle3, {"eagle3", "eagle3-speculators", "eagle3-fc-norm"}),
-              golden_heads_of(HeadKind::kEagle, {"eagle"}), golden_heads_of(HeadKind::kMtp, {"mtp"})});
+              golden_heads_of(HeadKind::kEagle, {"eagle"}),
+              golden_heads_of(HeadKind::kMtp, {"mtp", "mtp-deepseek", "mtp-qwen", "mtp-qwen-moe"})});
 inline const std::vector<GoldenHead> kMedusaHeads =
     golden_heads_of(HeadKind::kMedusa, {"medusa", "medusa-renamed", "medusa-shared"});
 inline const std::vector<GoldenHead> kHydraHeads =

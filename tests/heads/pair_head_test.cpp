@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "tests/heads/golden_heads.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/transformer/model_suite.h"
+#include "tests/transformer/tensors_to_change.h"
 #include "transformer/files/safetensors.h"
 
 namespace outrider {
@@ -47,14 +50,26 @@ std::vector<Golden> goldens(const std::string& name) {
   return out;
 }
 
+// What is done wrong with the inputs, to see that it can be seen.
+enum class Mistake { kNone, kStatesUnnormed, kStatesLate, kTokensLate };
+
 // Rows behind the committed pairs and each of two drafted tokens, where pairs come `chunk` at a time.
-std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHandle sequence) {
+std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHandle sequence,
+                             Mistake mistake = Mistake::kNone) {
   HeadCompute& on = head.compute();
+  const auto width = static_cast<std::ptrdiff_t>(golden.states.size()) / golden.pairs;
+  if (mistake == Mistake::kStatesLate)
+    std::rotate(golden.states.begin(), golden.states.end() - width, golden.states.end());
+  if (mistake == Mistake::kTokensLate)
+    std::rotate(golden.ids.begin(), golden.ids.end() - 1, golden.ids.end());
   const testing::RowsThere raw(on, golden.states, golden.pairs);
   const RowBuffer states = on.rows(golden.pairs, head.hidden_size()), next = on.rows(1, head.hidden_size());
   for (int64_t i = 0; i < golden.pairs; i += chunk) {
     const int64_t rows = std::min(chunk, golden.pairs - i);
-    head.committed_states(raw.from(i, rows), states.from(i, rows));
+    if (mistake == Mistake::kStatesUnnormed)
+      on.copy(raw.from(i, rows), states.from(i, rows));
+    else
+      head.committed_states(raw.from(i, rows), states.from(i, rows));
   }
   std::vector<float> out;
   const auto take = [&](const PairHead::Rows& rows) {
@@ -144,6 +159,51 @@ TEST_P(GoldenHeads, QuantisedWeightsStayClose) {
   }
   EXPECT_LT(std::sqrt(differences / squares), 0.2);  // three steps add up: measured 0.03 to 0.13
   EXPECT_GT(differences, 0) << "not quantised at all?";
+}
+
+// A module whose concatenation is the other way round: its projection with the halves of its columns swapped.
+std::filesystem::path swapped_module(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::filesystem::copy(from, to);
+  testing::TensorsToChange file(from / "model.safetensors");
+  for (const char* name :
+       {"model.mtp_layers.0.input_proj.weight", "model.layers.2.eh_proj.weight", "mtp.fc.weight"})
+    if (const auto found = file.tensors.find(name); found != file.tensors.end()) {
+      std::string& bytes = found->second.bytes;
+      const size_t row = bytes.size() / static_cast<size_t>(found->second.shape[0]);
+      for (size_t at = 0; at < bytes.size(); at += row)
+        std::rotate(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                    bytes.begin() + static_cast<std::ptrdiff_t>(at + row / 2),
+                    bytes.begin() + static_cast<std::ptrdiff_t>(at + row));
+    }
+  file.write(to / "model.safetensors");
+  return to;
+}
+
+// The mistakes that would cost acceptance and nothing else.
+TEST(Modules, TheUsualMistakesAreFarOff) {
+  for (const testing::GoldenHead& kind : testing::kPairHeads) {
+    if (kind.kind != HeadKind::kMtp) continue;
+    const Golden golden = goldens(kind.name)[1];
+    const auto distance = [&](PairHead& head, Mistake mistake) {
+      const KvHandle sequence = head.kv().create();
+      const auto logits = logits_of(head, golden, 37, sequence, mistake);
+      head.kv().release(sequence);
+      float most = 0;
+      for (size_t i = 0; i < logits.size(); ++i)
+        most = std::max(most, std::abs(logits[i] - golden.logits[i]));
+      return most;
+    };
+    const auto head = testing::load_head_or_die<PairHead>(kind);
+    EXPECT_LT(distance(*head, Mistake::kNone), 2e-3f) << kind.name;
+    for (const Mistake mistake : {Mistake::kStatesUnnormed, Mistake::kStatesLate, Mistake::kTokensLate})
+      EXPECT_GT(distance(*head, mistake), 0.5f) << kind.name << ", mistake " << static_cast<int>(mistake);
+    const TemporaryDirectory directory;
+    auto swapped = PairHead::load(swapped_module(testing::golden_head(kind.name), directory.path()),
+                                  testing::golden_model(testing::kHeadsTarget),
+                                  {.kind = kind.kind, .compute = testing::suite_compute()});
+    ASSERT_TRUE(swapped.ok()) << swapped.status().message();
+    EXPECT_GT(distance(**swapped, Mistake::kNone), 0.5f) << kind.name << ", state and token swapped";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, GoldenHeads, ::testing::ValuesIn(testing::kPairHeads),

@@ -1,0 +1,170 @@
+// Modules of multi-token prediction in the files of their targets and in their own, in the formats that are
+// published, and what of them is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/heads/golden_heads.h"
+#include "tests/heads/own_module.h"
+#include "tests/transformer/fp8_pair.h"
+#include "tests/transformer/model_suite.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+using testing::TensorsToChange;
+using testing::write_module_alone;
+using testing::write_target_with_module;
+
+Result<std::unique_ptr<Head>> load(const std::filesystem::path& module, const std::filesystem::path& target,
+                                   WeightFormat format = WeightFormat::kAuto) {
+  return Head::load(module, target,
+                    {.kind = HeadKind::kMtp,
+                     .threads = 2,
+                     .bytes_per_thread = 1,
+                     .compute = testing::suite_compute(),
+                     .max_positions = 64,
+                     .weight_format = format});
+}
+
+// Behind thirty random pairs.
+std::vector<float> logits_of(const std::filesystem::path& module, const std::filesystem::path& target,
+                             int64_t chunk = 30, WeightFormat format = WeightFormat::kAuto) {
+  constexpr int64_t kPairs = 30;
+  auto loaded = load(module, target, format);
+  if (!loaded.ok()) throw std::runtime_error(loaded.status().message());
+  auto& head = dynamic_cast<PairHead&>(**loaded);
+  std::mt19937 random(3);
+  std::vector<float> states(static_cast<size_t>(kPairs * head.hidden_size()));
+  for (float& x : states) x = static_cast<float>(random() % 2001) / 1000 - 1;
+  std::vector<TokenId> ids;
+  for (int64_t i = 0; i < kPairs; ++i)
+    ids.emplace_back(static_cast<int32_t>(random() % static_cast<uint32_t>(head.vocab_size())));
+  const testing::RowsThere rows(head.compute(), states, kPairs);
+  const KvHandle sequence = head.kv().create();
+  for (int64_t i = 0; i < kPairs; i += chunk) {
+    const int64_t count = std::min(chunk, kPairs - i);
+    const PairSlice slice{
+        .sequence = sequence,
+        .tokens = std::span(ids).subspan(static_cast<size_t>(i), static_cast<size_t>(count)),
+        .states = rows.from(i, count),
+        .has_logits = i + count == kPairs};
+    const PairHead::Rows out = head.forward({&slice, 1});
+    if (slice.has_logits) return testing::numbers_of(head.compute(), out.logits);
+  }
+  return {};
+}
+
+// How far apart, over the largest of the first.
+float distance(const std::vector<float>& a, const std::vector<float>& b) {
+  float largest = 0, apart = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(std::isfinite(b[i]));
+    largest = std::max(largest, std::abs(a[i]));
+    apart = std::max(apart, std::abs(a[i] - b[i]));
+  }
+  return apart / largest;
+}
+
+TEST(ModuleFiles, InTheTargetsFilesAndAloneItIsTheSame) {
+  const TemporaryDirectory target, alone;
+  const auto golden = testing::golden_model("deepseek-v3");
+  write_target_with_module(golden, target.path());
+  write_module_alone(target.path(), alone.path());
+  const auto expected = logits_of(target.path(), target.path());
+  EXPECT_TRUE(testing::same_bits(expected, logits_of(alone.path(), target.path())));
+  EXPECT_TRUE(testing::same_bits(expected, logits_of(alone.path(), golden)));
+  EXPECT_TRUE(testing::same_bits(expected, logits_of(target.path(), golden, 7)));
+}
+
+// As DeepSeek-V3 is published: blocks of fp8 in the layer, numbers beside it.
+TEST(ModuleFiles, BlocksOfFp8AreReadAsTheirNumbers) {
+  const TemporaryDirectory codes, numbers, in_codes, in_numbers;
+  testing::write_fp8_pair(codes.path(), numbers.path(), true);
+  for (const auto& [from, to] : {std::pair{&codes, &in_codes}, {&numbers, &in_numbers}})
+    write_target_with_module(from->path(), to->path());
+  // The projection of pairs is in bf16 there.
+  TensorsToChange file(in_codes.path() / "model.safetensors");
+  auto& projection = file.tensors.at("model.layers.2.eh_proj.weight");
+  projection = testing::in_bf16(projection);
+  file.write(in_codes.path() / "model.safetensors");
+  const auto expected = logits_of(in_numbers.path(), in_numbers.path());
+  const auto coded = logits_of(in_codes.path(), in_codes.path());
+  EXPECT_LT(distance(expected, coded), 0.05f);
+  EXPECT_GT(distance(expected, coded), 0) << "not in codes at all?";
+  EXPECT_TRUE(testing::same_bits(coded, logits_of(in_codes.path(), in_codes.path(), 4)));
+  for (const WeightFormat format : {WeightFormat::kBFloat16, WeightFormat::kInt8})
+    EXPECT_LT(distance(expected, logits_of(in_codes.path(), in_codes.path(), 30, format)), 0.2f);
+}
+
+// A target with a module, to be changed.
+class ChangedModule {
+ public:
+  ChangedModule() {
+    write_target_with_module(testing::golden_model("deepseek-v3"), directory_.path());
+    config_ = json::parse(std::ifstream(directory_.path() / "config.json"));
+  }
+  void expect_refused(const std::function<void(json& config, TensorsToChange& file)>& change,
+                      const std::vector<std::string>& words) {
+    TensorsToChange file(directory_.path() / "model.safetensors");
+    json config = config_;
+    change(config, file);
+    const TemporaryDirectory changed;
+    file.write(changed.path() / "model.safetensors");
+    std::ofstream(changed.path() / "config.json") << config.dump();
+    const auto refused = load(changed.path(), testing::golden_model("deepseek-v3"));
+    ASSERT_FALSE(refused.ok()) << words.front();
+    for (const std::string& word : words)
+      EXPECT_NE(refused.status().message().find(word), std::string::npos)
+          << word << " in: " << refused.status().message();
+  }
+  void expect_refused(const char* key, const json& value, const std::vector<std::string>& words) {
+    expect_refused([&](json& config, TensorsToChange&) { config[key] = value; }, words);
+  }
+
+ private:
+  const TemporaryDirectory directory_;
+  json config_;
+};
+
+TEST(ModuleFiles, WhatIsNotUnderstoodIsRefusedByName) {
+  ChangedModule module;
+  const auto rename = [](const std::string& from, const std::string& to) {
+    return [from, to](json&, TensorsToChange& file) {
+      auto node = file.tensors.extract(from);
+      node.key() = to;
+      file.tensors.insert(std::move(node));
+    };
+  };
+  const std::string prefix = testing::kOwnModule;
+  module.expect_refused("index_topk", 2048, {"config.json", "index_topk", "not understood"});
+  module.expect_refused("model_type", "glm4_moe", {"config.json", "model_type", "glm4_moe"});
+  module.expect_refused("model_type", "qwen3_next", {"config.json", "model_type", "qwen3_next"});
+  module.expect_refused("num_nextn_predict_layers", 2, {"num_nextn_predict_layers", "2", "one module"});
+  module.expect_refused("num_nextn_predict_layers", json(), {"num_nextn_predict_layers", "missing"});
+  module.expect_refused("hidden_size", 38, {"hidden_size", "38", "36"});
+  module.expect_refused(rename(prefix + "hnorm.weight", prefix + "unorm.weight"), {prefix + "hnorm.weight"});
+  module.expect_refused(rename(prefix + "eh_proj.weight", prefix + "ep_proj.weight"),
+                        {prefix + "eh_proj.weight"});
+  module.expect_refused(rename(prefix + "enorm.weight", prefix + "unorm.weight"),
+                        {"no module", "enorm", "pre_fc_norm_embedding", "mtp_layers"});
+  module.expect_refused(
+      [&](json&, TensorsToChange& file) {
+        file.tensors[prefix + "self_attn.indexer.wk.weight"] = file.tensors.at(prefix + "eh_proj.weight");
+      },
+      {"model.safetensors", prefix + "self_attn.indexer.wk.weight", "deepseek_v3"});
+  module.expect_refused(
+      [&](json&, TensorsToChange& file) {
+        file.tensors["model.layers.3.enorm.weight"] = file.tensors.at(prefix + "enorm.weight");
+      },
+      {prefix, "model.layers.3.", "one module"});
+  module.expect_refused(
+      [&](json&, TensorsToChange& file) { file.tensors.erase(prefix + "mlp.experts.7.up_proj.weight"); },
+      {prefix + "mlp.experts.7.up_proj.weight"});
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,66 @@
+// A target with a module of multi-token prediction in its own files, as DeepSeek-V3 is published, and the
+// module taken out of them.
+#pragma once
+
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/test_models.h"
+#include "tests/transformer/tensors_to_change.h"
+
+namespace outrider::testing {
+
+// Of the golden deepseek-v3, whose layer 1 is the last.
+constexpr const char* kOwnModule = "model.layers.2.";
+
+// `from`: that model, in any format. Adds the module as layer 2: a layer like layer 1, and random numbers;
+// embedding and output head are the target's once more, as in the published files.
+inline void write_target_with_module(const std::filesystem::path& from, const std::filesystem::path& to) {
+  TensorsToChange file(from / "model.safetensors");
+  const auto with_layer_1 = file.tensors;
+  const std::string last = "model.layers.1.", module = kOwnModule;
+  std::erase_if(file.tensors, [&](const auto& entry) { return entry.first.starts_with(module); });
+  for (const auto& [name, tensor] : with_layer_1)
+    if (name.starts_with(last)) file.tensors[module + name.substr(last.size())] = tensor;
+  std::mt19937 random(11);
+  const int64_t hidden = with_layer_1.at("model.norm.weight").shape[0];
+  const auto add = [&](const char* name, std::vector<int64_t> shape, float middle, float width) {
+    int64_t count = 1;
+    for (const int64_t extent : shape) count *= extent;
+    std::string bytes;
+    for (int64_t i = 0; i < count; ++i) {
+      const float number = middle + width * (static_cast<float>(random() % 2001) / 1000 - 1);
+      bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+    }
+    file.tensors[module + name] = {"F32", std::move(shape), bytes};
+  };
+  add("eh_proj.weight", {hidden, 2 * hidden}, 0, 0.3f);
+  for (const char* norm : {"enorm.weight", "hnorm.weight", "shared_head.norm.weight"})
+    add(norm, {hidden}, 1, 0.5f);
+  file.tensors[module + "embed_tokens.weight"] = with_layer_1.at("model.embed_tokens.weight");
+  file.tensors[module + "shared_head.head.weight"] = with_layer_1.at("lm_head.weight");
+  file.write(to / "model.safetensors");
+  std::filesystem::copy_file(from / "config.json", to / "config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+}
+
+// What others make of it for programs that want a model of its own: one layer, which is called layer 0,
+// without what is the target's.
+inline void write_module_alone(const std::filesystem::path& from, const std::filesystem::path& to) {
+  TensorsToChange file(from / "model.safetensors");
+  const auto whole = std::exchange(file.tensors, {});
+  for (const auto& [name, tensor] : whole)
+    if (name.starts_with(kOwnModule) && name.find("embed_tokens") == name.npos &&
+        name.find("shared_head.head") == name.npos)
+      file.tensors["model.layers.0." + name.substr(std::string(kOwnModule).size())] = tensor;
+  file.write(to / "model.safetensors");
+  auto config = nlohmann::json::parse(std::ifstream(from / "config.json"));
+  config["num_hidden_layers"] = 1;
+  config["architectures"] = {"DeepseekV3ForCausalLMNextN"};
+  std::ofstream(to / "config.json") << config.dump();
+}
+
+}  // namespace outrider::testing
