@@ -220,6 +220,11 @@ class ModuleLoader {
 
 }  // namespace
 
+std::string module_prefix(const TensorFiles& files) {
+  const auto names = find_module(files, "");
+  return names.ok() ? names->prefix : "";
+}
+
 Result<HeadWeights> load_module_weights(const std::filesystem::path& directory, const HeadConfig& config,
                                         const std::filesystem::path& target_directory,
                                         const ModelConfig& target, WeightFormat format,

@@ -9,6 +9,10 @@
 
 namespace outrider {
 
+// What the names of such a module's tensors begin with: "model.layers.61."; empty where there is none, or
+// more than one.
+std::string module_prefix(const TensorFiles& files);
+
 // Found in a directory of its own, or in the target's. Errors name file and tensor.
 Result<HeadWeights> load_module_weights(const std::filesystem::path& directory, const HeadConfig& config,
                                         const std::filesystem::path& target_directory,

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/text_hash.h"
+#include "heads/module_weights.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
 #include "transformer/files/gguf_file.h"
@@ -34,11 +35,20 @@ std::string some_of(const std::vector<std::string_view>& names) {
   return text;
 }
 
-// The weights are opened and looked over here too, so that a missing shard is told before anything starts.
+// The weights are opened and looked over here too, so that a missing shard is told before anything starts. A
+// module of multi-token prediction among them is for a head, and is told if it `is_idle`.
 Status check_weights(const std::string& directory, const ModelConfig& config, const std::string& model,
-                     std::vector<std::string>& warnings) {
+                     bool is_idle, std::vector<std::string>& warnings) {
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
-  ASSIGN_OR_RETURN(const auto unused, unused_tensors(files, config));
+  ASSIGN_OR_RETURN(auto unused, unused_tensors(files, config));
+  const std::string module = module_prefix(files);
+  const auto is_of_module = [&](std::string_view name) {
+    return !module.empty() && name.starts_with(module);
+  };
+  if (std::erase_if(unused, is_of_module) > 0 && is_idle)
+    warnings.push_back(fmt::format(
+        "{}: {}* is a module of multi-token prediction, which drafts with --drafter mtp --draft-model {}",
+        model, module, directory));
   if (!unused.empty())
     warnings.push_back(
         fmt::format("{}: {} tensor{} that its config.json does not ask for will not be used: {}", model,
@@ -47,7 +57,7 @@ Status check_weights(const std::string& directory, const ModelConfig& config, co
 }
 
 Result<ModelConfig> read_config(const std::string& flag, const std::string& directory,
-                                std::vector<std::string>& warnings) {
+                                const ModelSettings& models, std::vector<std::string>& warnings) {
   if (!std::filesystem::is_directory(directory) && !is_gguf_path(directory))
     return not_found(
         fmt::format("{} {}: no such directory; name one that holds config.json, the weights and a tokenizer",
@@ -55,7 +65,8 @@ Result<ModelConfig> read_config(const std::string& flag, const std::string& dire
   const std::string model = fmt::format("{} {}", flag, directory);
   auto config = read_model_config(directory);
   if (!config.ok()) return config.status().in(model);
-  if (const Status weights = check_weights(directory, *config, model, warnings); !weights.ok())
+  const bool drafts = models.head() == HeadKind::kMtp && models.draft_model == directory;
+  if (const Status weights = check_weights(directory, *config, model, !drafts, warnings); !weights.ok())
     return weights.in(model);
   return config;
 }
@@ -83,7 +94,7 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
   }
   if (models.head()) return std::unique_ptr<Tokenizer>();
   if (!models.uses_draft_model()) return std::unique_ptr<Tokenizer>();
-  ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", models.draft_model, p.warnings));
+  ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", models.draft_model, models, p.warnings));
   ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", models.draft_model));
   const uint64_t numerics =
       fingerprint_of_text(fmt::format("{} {} {}", isa_name(), models.draft_weight_format, models.kv_dtype));
@@ -124,7 +135,7 @@ Status read_head(const ModelSettings& models, Preparation& p) {
 // A head apart from its target, of which it needs the sizes, the tokens and mostly the embedding.
 Result<Preparation> prepare_head_worker(const ModelSettings& models) {
   Preparation p;
-  ASSIGN_OR_RETURN(p.target, read_config("--model", models.model, p.warnings));
+  ASSIGN_OR_RETURN(p.target, read_config("--model", models.model, models, p.warnings));
   ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", models.model));
   p.max_model_len = std::min<int64_t>(models.max_model_len > 0 ? models.max_model_len : kDefaultMaxModelLen,
                                       p.target.max_position_embeddings);
@@ -164,7 +175,7 @@ Result<Preparation> prepare(const RoleSettings& settings) {
   RETURN_IF_ERROR(check_device(models.device).status());
   RETURN_IF_ERROR(pin_isa(models.isa));
   Preparation p;
-  ASSIGN_OR_RETURN(p.target, read_config("--model", models.model, p.warnings));
+  ASSIGN_OR_RETURN(p.target, read_config("--model", models.model, models, p.warnings));
   ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", models.model));
   if (models.max_model_len > p.target.max_position_embeddings)
     return invalid_argument(fmt::format("--max-model-len {}: the model supports {}", models.max_model_len,

@@ -4,6 +4,7 @@
 
 #include "mpirun.h"
 #include "tests/support/source_dir.h"
+#include "tests/transformer/tensors_to_change.h"
 
 namespace outrider::testing {
 namespace {
@@ -66,6 +67,48 @@ TEST(Heads, OfEveryKindWriteIt) {
       const json report = json::parse(read_file(dir / "report.json"));
       EXPECT_GE(report["metrics"]["rounds"]["accepted_tokens"], least) << head;
     }
+  }
+}
+
+// A module in the target's own files: its last layer once more, and a projection that lets states through.
+TEST(Heads, AModuleInTheTargetsFilesWritesIt) {
+  const TemporaryDirectory dir;
+  const auto target = dir.copy(demo_head("target"), "target");
+  TensorsToChange file(target / "model.safetensors");
+  const auto whole = file.tensors;
+  const std::string last = "model.layers.9.";
+  for (const auto& [name, tensor] : whole)
+    if (name.starts_with(last)) file.tensors["mtp.layers.0." + name.substr(last.size())] = tensor;
+  for (const char* norm : {"pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"})
+    file.tensors["mtp." + std::string(norm) + ".weight"] = whole.at("model.norm.weight");
+  const int64_t hidden = whole.at("model.norm.weight").shape[0];
+  std::string projection(static_cast<size_t>(hidden * 2 * hidden * 2), '\0');
+  for (int64_t i = 0; i < hidden; ++i)  // [0, 1], in bf16
+    projection[static_cast<size_t>((i * 2 * hidden + hidden + i) *
+                                   2)] = '\x80',
+                                   projection[static_cast<size_t>((i * 2 * hidden + hidden + i) * 2 + 1)] =
+                                       '\x3f';
+  file.tensors["mtp.fc.weight"] = {"BF16", {hidden, 2 * hidden}, projection};
+  file.write(target / "model.safetensors");
+  json config = json::parse(read_file(target / "config.json"));
+  config["num_nextn_predict_layers"] = 1;
+  std::ofstream(target / "config.json") << config.dump();
+
+  const Arguments plain{"generate",     "--model", target.string(), "--prompt", "Once upon a time",
+                        "--max-tokens", "40",      "--ignore-eos",  "--quiet"};
+  const Outcome expected = outrider_program(plain);
+  EXPECT_NE(expected.err.find("mtp.* is a module of multi-token prediction"), std::string::npos)
+      << expected.describe();
+  for (const char* place : {"target", "worker"}) {
+    Arguments drafting = plain;
+    drafting.insert(drafting.end(), {"--drafter", "mtp", "--draft-model", target.string(), "-g", "3",
+                                     "--head-place", place, "--report", dir / "report.json"});
+    const Outcome run = outrider_program(drafting);
+    ASSERT_TRUE(run.succeeded()) << run.describe();
+    EXPECT_EQ(run.out, expected.out);
+    EXPECT_EQ(run.err, "");
+    const json report = json::parse(read_file(dir / "report.json"));
+    EXPECT_GT(report["metrics"]["rounds"]["rollbacks"], 0);
   }
 }
 
