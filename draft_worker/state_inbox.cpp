@@ -94,22 +94,27 @@ void StateInbox::post_waiting() {
   }
 }
 
-// Where all are taken, what nobody asked for is forgotten, and else the oldest rows make room.
 int32_t StateInbox::free_slot() {
   const auto free = [this] { return std::find(taken_.begin(), taken_.end(), false); };
-  if (free() == taken_.end()) {
-    const auto oldest = [this](bool claimed) {
-      return std::find_if(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
-        return entry.second.here && entry.second.slot != kNoSlot && entry.second.claimed == claimed;
-      });
-    };
-    if (const auto unclaimed = oldest(false); unclaimed != transfers_.end())
-      release(unclaimed->first);
-    else if (const auto claimed = oldest(true); claimed != transfers_.end())
-      bring_home(claimed->second);
-  }
+  if (free() == taken_.end()) make_room();
   const auto at = free();
   return at == taken_.end() ? kNoSlot : static_cast<int32_t>(at - taken_.begin());
+}
+
+// StateRows come in the order of their transfers: one that was passed over is nobody's, and is forgotten.
+// Then the oldest rows that somebody waits for go to the host. What nobody has asked for yet is forgotten
+// last: the StateRows of a plan come behind all of its transfers.
+void StateInbox::make_room() {
+  const auto oldest = [this](bool claimed) {
+    return std::find_if(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
+      return entry.second.here && entry.second.slot != kNoSlot && entry.second.claimed == claimed;
+    });
+  };
+  const auto unclaimed = oldest(false), claimed = oldest(true);
+  if (unclaimed != transfers_.end() && (unclaimed->first < last_claimed_ || claimed == transfers_.end()))
+    release(unclaimed->first);
+  else if (claimed != transfers_.end())
+    bring_home(claimed->second);
 }
 
 void StateInbox::bring_home(Transfer& transfer) {
@@ -136,6 +141,7 @@ void StateInbox::claim(uint64_t number) {
   const auto at = transfers_.find(number);
   if (at == transfers_.end() && (ended_ || number <= announced_)) return;  // lost
   Transfer& transfer = at == transfers_.end() ? transfers_[number] : at->second;
+  last_claimed_ = std::max(last_claimed_, number);
   if (!std::exchange(transfer.claimed, true)) transfer.since = Clock::now();
 }
 

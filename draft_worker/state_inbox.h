@@ -65,6 +65,7 @@ class StateInbox {
   void announce(const StateTransfer& transfer);
   void post_waiting();
   int32_t free_slot();
+  void make_room();
   void bring_home(Transfer& transfer);
   void give_up(const std::string& reason);
 
@@ -75,7 +76,7 @@ class StateInbox {
   RowBuffer room_;                 // of one transfer; freed behind the link's end
   std::unique_ptr<RowLink> link_;  // null: nobody made one
   bool offered_ = false, ready_ = false, ended_ = false;
-  uint64_t announced_ = 0, done_ = 0;
+  uint64_t announced_ = 0, done_ = 0, last_claimed_ = 0;
   std::map<uint64_t, Transfer> transfers_;  // by number
   std::deque<uint64_t> waiting_, posted_;   // for a slot; and to arrive
   std::vector<bool> taken_;                 // slots

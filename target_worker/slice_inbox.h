@@ -27,7 +27,8 @@ class SliceInbox {
         states_(std::move(states), *door_) {}
 
   // What came for earlier plans is no longer needed. Takes what has arrived, dropped drafts too, so that no
-  // worker's transfers wait for long. Before every forward pass.
+  // worker's transfers wait for long, and offers of links that cannot be, so that they are refused at once.
+  // Before every plan.
   void look();
 
   // Collective. Waits for the slices of the entries of kSlices, until the deadline; then all ranks add up

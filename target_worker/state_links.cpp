@@ -2,11 +2,14 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 namespace outrider {
 
 bool StateLink::takes(int64_t transfers) {
-  return !ended_ && rows_->state() == LinkState::kReady &&
-         static_cast<int64_t>(sent_ - rows_->done()) + transfers <= slots_ && rows_->accepts();
+  if (ended_ || rows_->state() != LinkState::kReady) return false;
+  const uint64_t kept = std::min(rows_->done(), sent_before_);  // here, slots are free where more is done
+  return static_cast<int64_t>(sent_ - kept) + transfers <= slots_ && rows_->accepts();
 }
 
 // A queue that is full has taken nothing.
@@ -21,6 +24,7 @@ uint64_t StateLink::send(int32_t rows) {
 }
 
 void StateLink::look() {
+  sent_before_ = sent_;
   if (!ended_ && rows_->state() == LinkState::kBroken) end(rows_->reason());
 }
 

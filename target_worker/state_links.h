@@ -17,14 +17,15 @@ class StateLink {
 
   PeerId worker() const { return worker_; }
   int32_t most_rows() const { return most_rows_; }  // of a transfer
-  // Whether so many transfers can be begun now.
+  // Whether so many transfers can be begun now. A plan has as many at most as there are slots: the worker
+  // keeps them until it hears whose they are, and that comes with the plan's result.
   bool takes(int64_t transfers);
   // Where the rows of the next transfer are written.
   uint16_t* room() { return rows_->slot(static_cast<int32_t>(sent_ % static_cast<uint64_t>(slots_))); }
   // Announces and begins it, of the first rows there. Its number; 0: the worker does not take it.
   uint64_t send(int32_t rows);
 
-  void look();
+  void look();                          // before a plan
   void end(const std::string& reason);  // and tells the worker
   bool ended() const { return ended_; }
 
@@ -33,7 +34,8 @@ class StateLink {
   const std::unique_ptr<RowLink> rows_;
   const int32_t most_rows_, slots_;
   Transport& door_;
-  uint64_t sent_ = 0;  // transfers
+  uint64_t sent_ = 0;         // transfers
+  uint64_t sent_before_ = 0;  // of them, those of earlier plans
   bool ended_ = false;
 };
 
@@ -46,7 +48,7 @@ class StateLinks {
   void join(const LinkOffer& offer, PeerId from);
   // It takes no more rows by its link.
   void refuse(PeerId from, const std::string& reason);
-  void look();
+  void look();  // before a plan
   void end_all() { of_worker_.clear(); }
   // Null: its rows go another way.
   StateLink* to(Generation worker);

@@ -144,6 +144,24 @@ TEST_F(StateInboxTest, EveryTransferHasItsTurnAndTheOldestMakesRoom) {
   EXPECT_EQ(read(4, 0, 1), std::vector<float>{4});
 }
 
+// Their StateRows come when the plan is over, behind all of its transfers.
+TEST_F(StateInboxTest, WhatNobodyHasAskedForYetIsForgottenLast) {
+  announce(1);
+  inbox_->claim(1);
+  arrive();
+  announce(2);
+  arrive();
+  announce(3);
+  EXPECT_EQ(inbox_->brought_home(), 1);
+  arrive();
+  for (const uint64_t number : {2, 3}) {
+    inbox_->claim(number);
+    EXPECT_EQ(inbox_->arrival(number, static_cast<int64_t>(number)), Arrival::kHere);
+  }
+  EXPECT_EQ(read(1, 0, 1), std::vector<float>{1});
+  EXPECT_EQ(read(2, 0, 2), (std::vector<float>{2, 2.25f}));
+}
+
 TEST_F(StateInboxTest, ABrokenLinkLosesWhatIsNotHere) {
   announce(2);
   announce(1);

@@ -78,10 +78,44 @@ TEST_F(StateLinksTest, TransfersAreAnnouncedAndSentAsFarAsThereAreSlots) {
   }
   EXPECT_FALSE(link()->takes(1));
   link_->over = 1;
+  inbox_->look();
   EXPECT_TRUE(link()->takes(1));
+  EXPECT_FALSE(link()->takes(2));
   EXPECT_EQ(link()->room(), link_->slot(0));
   link_->accepting = false;
   EXPECT_FALSE(link()->takes(1));
+}
+
+// The worker hears whose rows they are when the plan is over, and has to keep them until then.
+TEST_F(StateLinksTest, APlanHasAsManyTransfersAsThereAreSlotsHoweverSoonTheyEnd) {
+  for (int plan = 0; plan < 3; ++plan) {
+    for (int i = 0; i < kSlots; ++i) {
+      EXPECT_TRUE(link()->takes(1));
+      EXPECT_GT(link()->send(1), 0u);
+      ++link_->over;
+    }
+    EXPECT_FALSE(link()->takes(1));
+    inbox_->look();
+    EXPECT_TRUE(link()->takes(kSlots));
+  }
+}
+
+// Nothing that was offered stays without an answer, or the worker would wait as long as for a link that is
+// slow to come up.
+TEST_F(StateLinksTest, ALeaderWithoutLinksRefusesAtOnce) {
+  worker_.reset();
+  hub_ = make_inproc_hub();
+  inbox_ = std::make_unique<SliceInbox>(hub_->coordinator_end(),
+                                        SliceSlotsOptions{.range = {0, 4}, .sequences = 1});
+  worker_ = hub_->connect();
+  for (const bool states : {true, false}) {
+    ASSERT_TRUE(
+        worker_->send(kCoordinatorPeer, LinkOffer{.worker = kWorker, .id = "it", .states = states}).ok());
+    inbox_->look();
+    const auto answer = heard();
+    ASSERT_TRUE(answer) << (states ? "states" : "q");
+    EXPECT_NE(std::get<Failure>(*answer).message.find("no rows from device to device"), std::string::npos);
+  }
 }
 
 TEST_F(StateLinksTest, BeforeItIsReadyAndAfterItEndedRowsGoAnotherWay) {
