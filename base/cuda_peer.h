@@ -16,6 +16,8 @@ bool is_done(const Event& event);
 // The device that is current for the calling thread, and its name on this machine, the same in every process.
 int current_device();
 std::string bus_id(int device);
+// So many blocks of a kernel, at least, are on a device at a time: one on each multiprocessor.
+int resident_blocks(int device);
 // Lets kernels of the current device read and write memory of `peer`; no effect for a device itself.
 Status allow_peer(int peer);
 

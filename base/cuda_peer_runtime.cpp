@@ -49,6 +49,8 @@ std::string bus_id(int device) {
   return id;
 }
 
+int resident_blocks(int device) { return describe_device(device).multiprocessors; }
+
 Status allow_peer(int peer) {
   const int self = current_device();
   if (peer == self) return {};

@@ -11,15 +11,17 @@
 #include "base/shared_code.h"
 #include "comm/cuda/peer_kernels.h"
 #include "comm/cuda/reduce.h"
+#ifndef __CUDACC__
+#include "tests/emulation/peer.h"
+#endif
 
 namespace outrider::cuda {
 
-// Blocks of an operation that has work for `wanted`. The emulation pays for each.
+// Blocks of an operation that has work for `wanted`.
 inline unsigned exchange_blocks(const PeerView& view, int64_t wanted) {
-#ifdef __CUDACC__
-  const int64_t most = view.most_blocks;
-#else
-  const int64_t most = std::min(view.most_blocks, 4);
+  int64_t most = view.most_blocks;
+#ifndef __CUDACC__
+  most = std::min<int64_t>(most, emulation::most_peer_blocks);
 #endif
   return static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most));
 }

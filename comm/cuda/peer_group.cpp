@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/shared_pass.h"
 #include "comm/cuda/peer_kernels.h"
+#include "comm/cuda/peer_room.h"
 #include "comm/device_group.h"
 
 namespace outrider::cuda {
@@ -40,8 +41,7 @@ struct Introduction {
   int64_t process = 0;
   uint64_t memory = 0;  // address of the rank's memory_, for ranks of its process
   int32_t device = 0;
-  uint64_t bus = 0;  // of the device: a hash of its name
-  int32_t multiprocessors = 0;
+  uint64_t bus = 0;      // of the device: a hash of its name
   int32_t exported = 0;  // `handle` is set
   MemoryHandle handle{};
 };
@@ -55,10 +55,15 @@ std::string describe_failure(uint32_t error, int64_t timeout_ms) {
 // wait for the device, and no stream may queue behind another's waiting kernel. The driver read these
 // variables when it started. Every rank has a stream for passes and one aside; one more is a draft model's.
 Status check_settings_to_share(int ranks) {
+  constexpr int kMostQueues = 32;  // that CUDA has
   if (const char* loading = std::getenv("CUDA_MODULE_LOADING"); loading && std::strcmp(loading, "LAZY") == 0)
     return invalid_argument("CUDA_MODULE_LOADING=LAZY: ranks that share a device want EAGER; unset it");
+  const int wanted = 2 * ranks + 1;
+  if (wanted > kMostQueues)
+    return unavailable(fmt::format("{} ranks of this process share a device, which has queues for {}", ranks,
+                                   (kMostQueues - 1) / 2));
   const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (const int wanted = 2 * ranks + 1; queues && std::atoi(queues) < wanted)
+  if (queues && std::atoi(queues) < wanted)
     return invalid_argument(
         fmt::format("CUDA_DEVICE_MAX_CONNECTIONS={}: {} ranks that share a device want {} or more; unset it",
                     queues, ranks, wanted));
@@ -142,11 +147,14 @@ class PeerGroup final : public DeviceGroup {
 
  private:
   Introduction introduce() const;
+  Status claim_room(Collectives& host, const std::vector<Introduction>& all);
   Status reach(int rank, const Introduction& peer, const Introduction& self);
 
   const PeerOptions options_;
   const int device_ = current_device();
   bool connected_ = false, shares_device_ = false;
+  bool is_first_here_ = false;  // of the ranks on this device
+  PeerRoom room_;               // of all ranks on the device, held by the first of them
   SharedPass pass_;
   const std::shared_ptr<Memory> memory_;
   std::vector<std::shared_ptr<Memory>> shared_;  // by ranks of this process
@@ -161,8 +169,7 @@ Introduction PeerGroup::introduce() const {
                     .process = getpid(),
                     .memory = reinterpret_cast<uint64_t>(&memory_),
                     .device = device_,
-                    .bus = hash_of(bus_id(device_)),
-                    .multiprocessors = describe_device(device_).multiprocessors};
+                    .bus = hash_of(bus_id(device_))};
   if (const auto handle = export_memory(memory_->data()); handle.ok()) {
     self.handle = *handle;
     self.exported = 1;
@@ -191,32 +198,46 @@ Status PeerGroup::reach(int rank, const Introduction& peer, const Introduction& 
   return {};
 }
 
+// So many blocks as every device has for all ranks that are on it. An error that is one rank's alone is for
+// that rank to tell.
+Status PeerGroup::claim_room(Collectives& host, const std::vector<Introduction>& all) {
+  const Introduction& self = all[static_cast<size_t>(rank())];
+  const auto is_here = [&](const Introduction& other) {
+    return other.machine == self.machine && other.process == self.process && other.bus == self.bus;
+  };
+  const auto sharing = static_cast<int>(std::count_if(all.begin(), all.end(), is_here));
+  Status status;
+  uint64_t blocks = kMostPeerBlocks;
+  is_first_here_ = std::find_if(all.begin(), all.end(), is_here) == all.begin() + rank();
+  if (is_first_here_) {
+    auto room = PeerRoom::claim(self.bus, resident_blocks(device_), sharing);
+    status = room.status();
+    if (room.ok()) room_ = std::move(room).value();
+    blocks = static_cast<uint64_t>(room_.blocks());
+  }
+  host.all_reduce_min(std::span(&blocks, 1));
+  room_.keep(static_cast<int>(blocks));
+  view_.most_blocks = static_cast<int32_t>(blocks);
+  return status;
+}
+
 Status PeerGroup::connect(Collectives& host) {
   const Introduction self = introduce();
   std::vector<Introduction> all(static_cast<size_t>(size()));
   host.all_gather(std::as_bytes(std::span(&self, 1)), std::as_writable_bytes(std::span(all)));
-  for (const Introduction& rank : all) {
-    const auto shares = [&](const Introduction& other) {
-      return other.machine == rank.machine && other.bus == rank.bus;
-    };
-    const auto sharing = static_cast<int>(std::count_if(all.begin(), all.end(), shares));
-    const int most = most_peer_blocks(rank.multiprocessors, sharing);
-    view_.most_blocks = &rank == all.data() ? most : std::min(view_.most_blocks, most);
-  }
-  Status status;
   pass_.join(hash_combine(all[0].memory, static_cast<uint64_t>(all[0].process)));
-  for (int r = 0; r < size() && status.ok(); ++r)
-    status = reach(r, all[static_cast<size_t>(r)], self).in(fmt::format("peer memory, rank {}", rank()));
-  if (status.ok() && shares_device_) {
-    status = check_settings_to_share(size());
-    if (!status.ok() && rank() == 0)
-      spdlog::warn("{}. Until then they add their parts through host memory, which takes longer",
-                   status.message());
-  }
+  Status status = claim_room(host, all);
+  if (const int ranks = PeerRoom::ranks_on(self.bus); status.ok() && ranks > 1)
+    status = check_settings_to_share(ranks);
+  if (!status.ok() && is_first_here_)
+    spdlog::warn("{}. Until then these ranks add their parts through host memory, which takes longer",
+                 status.message());
+  for (int r = 0; r < size() && status.ok(); ++r) status = reach(r, all[static_cast<size_t>(r)], self);
   uint64_t failures = status.ok() ? 0 : 1;
   host.all_reduce_sum(std::span(&failures, 1));
   connected_ = failures == 0;
-  if (connected_ || !status.ok()) return status;
+  if (!status.ok()) return status.in(fmt::format("peer memory, rank {}", rank()));
+  if (connected_) return status;
   return unavailable(fmt::format("peer memory: {} of {} ranks cannot reach the others", failures, size()));
 }
 

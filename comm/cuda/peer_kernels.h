@@ -14,11 +14,15 @@
 
 namespace outrider::cuda {
 
-// An operation has as many blocks as it has work for, but so few that the kernels of all ranks that share a
-// device are resident together, waiting for each other, and leave half of it to others.
-constexpr int kFewestPeerBlocks = 8, kMostPeerBlocks = 64;
-constexpr int most_peer_blocks(int multiprocessors, int ranks_on_device) {
-  return std::clamp(multiprocessors / (2 * ranks_on_device), kFewestPeerBlocks, kMostPeerBlocks);
+// An operation has as many blocks as it has work for, but so few that those of all ranks that share a device
+// are resident together, waiting for each other, and leave a quarter of it to others. So many each of
+// `ranks` ranks of a group may have where groups that came before hold `held` blocks (peer_room.h): a first
+// group leaves half of the device, and every other one half of what it finds. 0: there is no room.
+constexpr int kMostPeerBlocks = 64;
+constexpr int most_peer_blocks(int resident_blocks, int ranks, int held = 0) {
+  const int room = resident_blocks * 3 / 4 - held;
+  const int wished = (held == 0 ? resident_blocks / 2 : room / 2) / ranks;
+  return ranks > room ? 0 : std::clamp(wished, 1, kMostPeerBlocks);
 }
 
 // What one rank owns in device memory, in this order; `slots` follow.
@@ -38,7 +42,7 @@ struct PeerView {
   int32_t rank = 0, size = 1;
   int64_t slot_bytes = 0;
   uint64_t timeout_ns = 0;
-  int32_t most_blocks = kFewestPeerBlocks;  // of an operation; the same on every rank
+  int32_t most_blocks = 1;  // of an operation; the same on every rank
   PeerHeader* headers[kMaxDeviceRanks] = {};
   std::byte* slots[kMaxDeviceRanks] = {};  // [2][slot_bytes]
   uint32_t* error = nullptr;               // of this rank; pinned host memory

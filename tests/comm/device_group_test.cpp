@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/cuda_peer.h"
 #include "comm/cuda/peer_kernels.h"
 #include "comm/cuda/reduce.h"
 #include "tests/comm/collectives_suite.h"
@@ -176,20 +177,62 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceGroupTest,
                                          Ranks{Kind::kNccl, 1}, Ranks{Kind::kNccl, 2}, Ranks{Kind::kNccl, 4}),
                          [](const auto& ranks) { return name_of(ranks.param); });
 
-// Threads of a block publish and wait in any order, a different one on every rank: three ranks that wait
-// before they have told everyone can wait in a circle.
-// All blocks of all ranks of a device are resident at once, and half of its multiprocessors are left, or each
-// rank has as few blocks as make sense.
+// All blocks of all ranks of a device are resident at once, whichever groups they are of, and leave a quarter
+// of it to others.
 TEST(PeerGroup, RanksOfADeviceHaveRoomForEachOther) {
   EXPECT_EQ(most_peer_blocks(132, 1), kMostPeerBlocks);
-  for (const int multiprocessors : {2, 78, 108, 132, 144})
+  EXPECT_EQ(most_peer_blocks(132, 2), 33);
+  for (const int resident : {1, 2, 7, 16, 78, 108, 132, 144})
     for (int ranks = 1; ranks <= kMaxDeviceRanks; ++ranks) {
-      const int blocks = most_peer_blocks(multiprocessors, ranks);
-      EXPECT_TRUE(blocks == kFewestPeerBlocks || 2 * ranks * blocks <= multiprocessors)
-          << ranks << " ranks of " << blocks << " blocks on " << multiprocessors;
+      int held = 0, groups = 0;
+      for (; groups < 100; ++groups) {
+        const int blocks = most_peer_blocks(resident, ranks, held);
+        if (blocks == 0) break;
+        held += ranks * blocks;
+        ASSERT_LE(held, resident * 3 / 4) << groups << " groups of " << ranks << " on " << resident;
+        EXPECT_TRUE(groups > 0 || blocks == 1 || 2 * held <= resident) << "a first group leaves half";
+      }
+      EXPECT_GT(held + ranks, resident * 3 / 4) << "who is refused would have had room";
+      EXPECT_GE(groups, resident >= 132 && ranks <= 2 ? 4 : 0);
     }
 }
 
+// Four groups wait on one device at the same time, and who comes when they are gone has all of it.
+TEST(PeerGroup, GroupsThatShareADeviceHaveRoomForEachOther) {
+  if (const auto devices = count_devices(); !devices.ok())
+    GTEST_SKIP() << "no CUDA device: " << devices.status().message();
+  constexpr int kGroups = 4, kRanks = 2;
+  std::latch are_there(kGroups * kRanks), are_done(kGroups * kRanks);
+  std::atomic<int> blocks{0};  // of the first device
+  const auto sum = [&](DeviceGroup& group, Collectives& host) {
+    uint64_t least = static_cast<uint64_t>(group.peer_view()->most_blocks), most = least;
+    host.all_reduce_min(std::span(&least, 1));
+    host.all_reduce_max(std::span(&most, 1));
+    EXPECT_EQ(least, most) << "of one group";
+    EXPECT_GT(least, 0u);
+    if (group.device() == 0) blocks += group.peer_view()->most_blocks;
+    Stream stream;
+    DeviceBuffer<float> values(1024);
+    are_there.arrive_and_wait();  // and nobody allocates any more
+    EXPECT_LE(blocks, resident_blocks(0) * 3 / 4);
+    group.begin_pass();
+    for (int i = 0; i < 50; ++i) group.all_reduce(Reduction::kTreeSum, values.data(), values.size(), stream);
+    EXPECT_NO_THROW(group.wait(stream));
+    are_done.arrive_and_wait();
+  };
+  {
+    std::vector<std::jthread> groups;
+    for (int g = 0; g < kGroups; ++g)
+      groups.emplace_back([&] { on_every_rank({Kind::kPeer, kRanks}, std::chrono::seconds(5), sum); });
+  }
+  const int sharing = count_devices().value() == 1 ? kRanks : 1;
+  on_every_rank({Kind::kPeer, kRanks}, std::chrono::seconds(5), [&](DeviceGroup& group, Collectives&) {
+    EXPECT_EQ(group.peer_view()->most_blocks, most_peer_blocks(resident_blocks(0), sharing));
+  });
+}
+
+// Threads of a block publish and wait in any order, a different one on every rank: three ranks that wait
+// before they have told everyone can wait in a circle.
 TEST(PeerGroup, NoOrderOfThreadsWaitsInACircle) {
   if (const auto devices = count_devices(); !devices.ok())
     GTEST_SKIP() << "no CUDA device: " << devices.status().message();
