@@ -327,8 +327,8 @@ double expected_peer_sum(const Rates& rates, int64_t bytes, int ranks, PeerPlace
   constexpr double kLatency = 1.5e-6, kOfBlock = 512 * 16;
   const bool is_shared = place == PeerPlace::kOneDevice;
   const auto part = static_cast<double>(bytes);
-  const int blocks = static_cast<int>(std::min<double>(
-      std::ceil(part / kOfBlock), cuda::most_peer_blocks(rates.multiprocessors, is_shared ? ranks : 1)));
+  const int most = std::max(1, cuda::most_peer_blocks(rates.multiprocessors, is_shared ? ranks : 1));
+  const int blocks = static_cast<int>(std::min<double>(std::ceil(part / kOfBlock), most));
   const double turns = std::ceil(part / kOfBlock / blocks);
   const double moved =
       is_shared ? ranks * (3 + ranks) * part / rates.l2_bytes : (ranks - 1) * part / rates.link_bytes;

@@ -33,11 +33,11 @@ void Bench::attempt(const std::string& what, const std::function<void()>& part) 
 }
 
 std::string Bench::compare(nlohmann::json& line, double measured_s, double expected_s) {
-  if (settings.tiny) return "";  // of these shapes, and of the emulation, nothing is expected
   const std::string verdict = judge(measured_s, expected_s);
   line["expected_us"] = expected_s * 1e6;
   line["verdict"] = verdict;
-  if (verdict == "as expected") return "";
+  // What tiny shapes take on the emulation says nothing.
+  if (settings.tiny || verdict == "as expected") return "";
   report["off"].push_back(line);
   return " (" + verdict + ")";
 }

@@ -46,6 +46,7 @@ void measure_peer_sums(Bench& bench) {
     }
     if (!refusal[0].empty()) {
       std::printf("  not run: %s", refusal[0].c_str());
+      bench.report["not_run"].push_back("sums over ranks: " + refusal[0]);
       break;
     }
     nlohmann::json line{{"ranks", kRanks}, {"bytes", bytes}, {"us", seconds[0] * 1e6}};
