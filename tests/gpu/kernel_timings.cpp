@@ -30,30 +30,34 @@ cuda::KvLayer layer_of(const ModelConfig& c) {
 
 // What the kernels of a layer read and write: `rows` rows behind a context. All of it is zeros.
 struct LayerRoom {
-  LayerRoom(const ModelConfig& c, int64_t row_count, int64_t context, int64_t most_tile_rows,
-            cuda::StreamView stream)
+  LayerRoom(const Bench& bench, const ModelConfig& c, int64_t row_count, int64_t context)
       : rows(row_count),
         positions(context + rows),
         blocks(kv_blocks_for(positions)),
+        heads(static_cast<int32_t>(c.num_heads)),
+        heads_per_kv(static_cast<int32_t>(c.heads_per_kv_head())),
         kv(layer_of(c)),
+        tile(cuda::attention_tile(heads_per_kv, kv, bench.device.shared_bytes)),
+        turn_rows(cuda::attention_turn_rows(heads, kv.value_dim(), positions)),
         keys(2 * blocks * kv.block_elements()),
         values(2 * blocks * kv.block_elements()),
         numbers(rows * std::max(2 * c.intermediate_size, c.q_size() + 2 * c.kv_size())),
         residual(rows * c.hidden_size),
         weight(c.hidden_size),
         out(rows * std::max(c.intermediate_size, c.q_size()) * 4),
-        turns(positions * c.head_dim / 2) {
+        turns(positions * c.head_dim / 2),
+        workspace(cuda::attention_workspace(turn_rows, heads, kv.value_dim(), positions)) {
     kv.keys = keys.data();
     kv.values = values.data();
     std::vector<int32_t> table(static_cast<size_t>(blocks)), places(static_cast<size_t>(rows)),
         tiles(static_cast<size_t>(rows));
     std::iota(table.begin(), table.end(), 0);
     std::iota(places.begin(), places.end(), static_cast<int32_t>(context));
-    for (int64_t row = 0; row < rows; row += most_tile_rows)
-      tiles[static_cast<size_t>(row)] = static_cast<int32_t>(std::min(most_tile_rows, rows - row));
-    tables = to_device(table, stream);
-    row_positions = to_device(places, stream);
-    tile_rows = to_device(tiles, stream);
+    for (int64_t row = 0; row < rows; row += tile.rows)
+      tiles[static_cast<size_t>(row)] = static_cast<int32_t>(std::min<int64_t>(tile.rows, rows - row));
+    tables = to_device(table, bench.stream);
+    row_positions = to_device(places, bench.stream);
+    tile_rows = to_device(tiles, bench.stream);
     row_table = DeviceBuffer<int32_t>(rows);
     batch = {.positions = row_positions.data(),
              .row_table = row_table.data(),
@@ -62,12 +66,33 @@ struct LayerRoom {
              .table_stride = blocks};
   }
 
+  // Of queries [rows, q_stride].
+  void queue_attention(const Bench& bench, const float* q, int64_t q_stride) const {
+    cuda::attention(bench.stream, batch, kv,
+                    {.q = q,
+                     .q_stride = q_stride,
+                     .out = out.data(),
+                     .out_type = WeightType::kBFloat16,
+                     .rows = rows,
+                     .heads = heads,
+                     .heads_per_kv = heads_per_kv,
+                     .max_positions = static_cast<int32_t>(positions),
+                     .tile_rows = tile.rows,
+                     .tile_heads = tile.heads,
+                     .turn_rows = turn_rows,
+                     .workspace = workspace.data(),
+                     .multiprocessors = bench.device.multiprocessors});
+  }
+
   int64_t rows, positions, blocks;
+  int32_t heads, heads_per_kv;
   cuda::KvLayer kv;
+  cuda::AttentionTile tile;
+  int64_t turn_rows;
   DeviceBuffer<std::byte> keys, values;
   DeviceBuffer<float> numbers, residual, weight;
   DeviceBuffer<std::byte> out;
-  DeviceBuffer<float> turns;
+  DeviceBuffer<float> turns, workspace;
   DeviceBuffer<int32_t> tables, row_positions, tile_rows, row_table;
   cuda::DeviceBatch batch;
 };
@@ -109,14 +134,8 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
   const int64_t context = bench.settings.tiny ? 20 : 2048;
   cuda::prepare_attention(bench.device.shared_bytes);
   for (const int64_t rows : {1, 8}) {
-    const cuda::AttentionTile tile =
-        cuda::attention_tile(c.heads_per_kv_head(), layer_of(c), bench.device.shared_bytes);
-    const LayerRoom room(c, rows, context, tile.rows, bench.stream);
-    const auto heads = static_cast<int32_t>(c.num_heads);
+    const LayerRoom room(bench, c, rows, context);
     const int64_t qkv = c.q_size() + 2 * c.kv_size();
-    const int64_t turn_rows = cuda::attention_turn_rows(heads, c.head_dim, room.positions);
-    const DeviceBuffer<float> workspace(
-        cuda::attention_workspace(turn_rows, heads, c.head_dim, room.positions));
     const auto norm = [&] {
       cuda::add_and_norm(bench.stream, {.residual = room.residual.data(),
                                         .added = room.numbers.data(),
@@ -131,29 +150,14 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
       cuda::rotate_and_store(bench.stream, room.batch, room.kv,
                              {.qkv = room.numbers.data(),
                               .rows = rows,
-                              .q_heads = heads,
+                              .q_heads = room.heads,
                               .q_size = c.q_size(),
                               .k_size = c.kv_size(),
                               .turned = static_cast<int32_t>(c.head_dim / 2),
                               .cosines = room.turns.data(),
                               .sines = room.turns.data()});
     };
-    const auto attention = [&] {
-      cuda::attention(bench.stream, room.batch, room.kv,
-                      {.q = room.numbers.data(),
-                       .q_stride = qkv,
-                       .out = room.out.data(),
-                       .out_type = WeightType::kBFloat16,
-                       .rows = rows,
-                       .heads = heads,
-                       .heads_per_kv = static_cast<int32_t>(c.heads_per_kv_head()),
-                       .max_positions = static_cast<int32_t>(room.positions),
-                       .tile_rows = tile.rows,
-                       .tile_heads = tile.heads,
-                       .turn_rows = turn_rows,
-                       .workspace = workspace.data(),
-                       .multiprocessors = bench.device.multiprocessors});
-    };
+    const auto attention = [&] { room.queue_attention(bench, room.numbers.data(), qkv); };
     time_kernels(bench, name, rows, context, {{"norm", norm}, {"rope", rope}, {"attention", attention}},
                  expected_step(bench.rates, c, types_of(WeightFormat::kBFloat16), rows, context));
   }
@@ -173,12 +177,8 @@ void measure_latent_kernels(Bench& bench, const std::string& name, const ModelCo
   const cuda::DeviceMatrix key_up = head_matrix(latent.kv_rank, latent.nope_dim),
                            value_up = head_matrix(latent.value_dim, latent.kv_rank);
   for (const int64_t rows : {1, 8}) {
-    const cuda::AttentionTile tile = cuda::attention_tile(heads, layer_of(c), bench.device.shared_bytes);
-    const LayerRoom room(c, rows, context, tile.rows, bench.stream);
-    const int64_t turn_rows = cuda::attention_turn_rows(heads, latent.kv_rank, room.positions);
-    const DeviceBuffer<float> workspace(
-        cuda::attention_workspace(turn_rows, heads, latent.kv_rank, room.positions)),
-        queries(rows * c.q_size());
+    const LayerRoom room(bench, c, rows, context);
+    const DeviceBuffer<float> queries(rows * c.q_size());
     const cuda::LatentTurns turns{.pairs = static_cast<int32_t>(latent.rope_dim / 2),
                                   .cosines = room.turns.data(),
                                   .sines = room.turns.data()};
@@ -222,22 +222,7 @@ void measure_latent_kernels(Bench& bench, const std::string& name, const ModelCo
                             .n = latent.kv_rank},
                            key_up.view());
     };
-    const auto attention = [&] {
-      cuda::attention(bench.stream, room.batch, room.kv,
-                      {.q = queries.data(),
-                       .q_stride = c.q_size(),
-                       .out = room.out.data(),
-                       .out_type = WeightType::kBFloat16,
-                       .rows = rows,
-                       .heads = heads,
-                       .heads_per_kv = heads,
-                       .max_positions = static_cast<int32_t>(room.positions),
-                       .tile_rows = tile.rows,
-                       .tile_heads = tile.heads,
-                       .turn_rows = turn_rows,
-                       .workspace = workspace.data(),
-                       .multiprocessors = bench.device.multiprocessors});
-    };
+    const auto attention = [&] { room.queue_attention(bench, queries.data(), c.q_size()); };
     const auto up_to_values = [&] {
       cuda::multiply_heads(bench.stream,
                            {.x = room.out.data(),
