@@ -17,6 +17,8 @@ constexpr double kClock = 1.755e9;                // of an H100 or H200 SXM unde
 constexpr double kReadable = 0.92;                // of the data sheet's bandwidth: what reading alone reaches
 constexpr double kReadOfOne = 0.7 * 64 * kClock;  // that one multiprocessor reads of L2, however few work
 constexpr int kWarpsOfWideBlock = 8;
+constexpr double kOfStage = 150;  // instructions of a warp of theirs, for 64 columns, in machine code for
+                                  // sm_90: barrier, places of what is fetched next, the end of loops
 constexpr int64_t kSharedBytes = int64_t{227} << 10;  // that a block may have
 
 // H100 and H200 have the same multiprocessors and caches.
@@ -35,26 +37,33 @@ Rates hopper(const char* name, double memory_bytes) {
       .ranks_meet_s = 3e-6};
 }
 
-// What a product sees of its weights: bytes of one with its part of what a group shares; and for a tile of 16
-// rows and 64 columns the instructions of a warp that make bf16 of codes and scale each group's sums, of
-// which some are for every tile of 8 tokens.
+// What a product sees of its weights: bytes of one with its part of what a group shares, and bits without;
+// and for a tile of 16 rows and 64 columns the matrix instructions for 8 tokens, and the other instructions
+// of a warp that make bf16 of it and scale each group's sums, of which some are for every 8 tokens.
 struct HeldWeights {
   double bytes = 0;
+  int bits = 16;
+  double products = 4;
   double to_widen = 0, to_scale = 0;
-  bool is_codes = false;
+  bool is_widened = false, is_codes = false;
+  double input_products = 0;  // for 8 tokens, of no rows of weights: minima want sums of activations
+  double loads = 4;           // of 8 tokens' activations
 };
 
 HeldWeights held(WeightType type) {
-  const double bytes = static_cast<double>(weight_bits(type)) / 8;
+  const int bits = static_cast<int>(weight_bits(type));
+  const double bytes = bits / 8.0;
   switch (type) {
     case WeightType::kInt8:
-      return {bytes + 2.0 / 64, 8 * 7, 4, true};
+      return {bytes + 2.0 / 64, bits, 4, 8 * 7, 4, true, true, 0, 2};
     case WeightType::kFloat8:
-      return {bytes + 2.0 / 64, 8 * 8, 4, true};
+      return {bytes + 2.0 / 64, bits, 4, 8 * 8, 4, true, true, 0, 2};
     case WeightType::kInt4:
-      return {bytes + 2.0 / 32, 4 * 11, 8, true};
+      return {bytes + 2.0 / 32, bits, 4, 4 * 11, 8, true, true, 0, 2};
+    case WeightType::kFloat16:  // two numbers of bf16
+      return {bytes, bits, 8, 16 * 9, 0, true, false};
     default:
-      return {bytes};
+      return {bytes, bits};
   }
 }
 
@@ -63,9 +72,18 @@ HeldWeights held(const cuda::CodeForm& form) {
   const double of_words = 12.0 * form.units() + 4 * form.words, scaled = 4.0 * form.units();
   const double widened = form.code == CodeType::kUnsigned8 ? 8 * 7 + 4 * 4
                          : form.code == CodeType::kE4m3    ? 8 * 8
+                         : form.code == CodeType::kE2m1    ? 4 * 18
                                                            : 4 * 11;
-  return {static_cast<double>(code_bits(form.code)) / 8 + 2.0 * form.words / 64, widened + of_words,
-          form.zero_type == ZeroType::kMinimum ? 2 * scaled : scaled, true};
+  const int bits = static_cast<int>(code_bits(form.code));
+  const bool has_minimum = form.zero_type == ZeroType::kMinimum;
+  return {.bytes = bits / 8.0 + 2.0 * form.words / 64,
+          .bits = bits,
+          .to_widen = widened + of_words,
+          .to_scale = has_minimum ? 2 * scaled + 3 : scaled,
+          .is_widened = true,
+          .is_codes = true,
+          .input_products = has_minimum ? 4.0 : 0,
+          .loads = form.unit == 16 ? 4.0 : 2};
 }
 
 struct Bound {
@@ -92,6 +110,8 @@ struct Cut {
   double columns_read = 0;     // by a block
   int blocks_each = 1;         // of a multiprocessor
   bool streams = false;        // few rows: a multiprocessor with any block reads as fast as it can
+  double input_share = 1;      // of the sums of activations that a warp makes itself
+  double of_stage = 0;         // instructions
 };
 
 Bound bound_of(const Rates& r, const HeldWeights& weights, double weight_bytes, const Cut& cut) {
@@ -102,13 +122,15 @@ Bound bound_of(const Rates& r, const HeldWeights& weights, double weight_bytes, 
                              ? static_cast<double>(cut.blocks) / r.multiprocessors
                              : share_at_work(cut.blocks, int64_t{cut.blocks_each} * r.multiprocessors);
   const double steps = blocks * kWarpsOfWideBlock * cut.columns_of_warp / 64;  // of a warp, of 64 columns
-  const double products = 4.0 * cut.tiles * cut.columns;                       // matrix instructions of one
+  const double products =
+      (weights.products * cut.tiles + weights.input_products * cut.input_share) * cut.columns;
   const double shared = 64 * (16 * cut.tiles * weight + 8 * cut.columns * 2.0);
-  const double loads = cut.tiles * 64 * 16 * weight / 512 + cut.columns * (weights.is_codes ? 2 : 4);
+  const double loads = cut.tiles * 64 * 16 * weight / 512 + cut.columns * weights.loads;
   const double copies = 64 *
                         (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2) /
                         (512 * kWarpsOfWideBlock);
-  const double others = 10 * copies + cut.tiles * (weights.to_widen + weights.to_scale * cut.columns);
+  const double others =
+      cut.of_stage + 10 * copies + cut.tiles * (weights.to_widen + weights.to_scale * cut.columns);
   const double of_block =
       cut.columns_read * (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2);
   const double l2 = blocks * of_block, most_blocks = std::ceil(blocks / r.multiprocessors);
@@ -140,7 +162,7 @@ namespace {
 
 // is_staged: a block has room for the activations of 9 to 16 rows.
 ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int64_t rows, int64_t n,
-                            int64_t k, bool overlaps, bool wide_form, bool is_staged) {
+                            int64_t k, bool overlaps, bool is_staged) {
   const double weight_bytes = static_cast<double>(n * k) * weights.bytes;
   const int64_t tiles = (n + cuda::kTileRows - 1) / cuda::kTileRows;
   const bool is_split = tiles <= cuda::kSplitTiles;
@@ -160,35 +182,24 @@ ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int6
            .blocks_each = 2,
            .streams = true};
     form = is_split ? "a slice in a block" : "a slice in a warp";
-  } else if (wide_form) {
-    const cuda::WideProduct wide =
-        cuda::choose_wide_product(rows, n, cuda::kMaxSlices, rates.multiprocessors, !weights.is_codes,
-                                  is_split && rows <= cuda::kSplitRows);
+  } else {
+    const cuda::WideProduct wide = cuda::choose_wide_product(
+        rows, n, cuda::kMaxSlices, rates.multiprocessors, weights.bits, is_split && rows <= cuda::kSplitRows);
     meets = wide.is_over_blocks;
     const bool two_fit = wide.rows <= 32 || (meets && !weights.is_codes);
-    cut = {.tiles = std::max(1, wide.rows / 32),
-           .columns = wide.rows == cuda::kFewRows ? 2 : 4,
+    const bool has_all = weights.is_widened || wide.rows <= 32;  // a warp has one tile, and all rows
+    cut = {.tiles = has_all ? 1 : wide.rows / 32,
+           .columns = has_all ? wide.rows / 8 : 4,
            .rows = wide.rows,
            .weight_rows = cuda::kWideTileRows,
            .blocks = wide.blocks,
            .columns_of_warp = meets ? slice : whole,
            .columns_read = meets ? slice : whole,
            .blocks_each = two_fit ? 2 : 1,
-           .streams = wide.rows == cuda::kFewRows};
+           .streams = wide.rows == cuda::kFewRows,
+           .input_share = 1.0 / kWarpsOfWideBlock,
+           .of_stage = kOfStage};
     form = fmt::format("128 x {}{}", wide.rows, meets ? ", a slice in a block" : "");
-  } else {  // nothing of what a warp reads serves another
-    const bool is_few = rows <= cuda::kFewRows;
-    const int columns = is_few ? 2 : weights.is_codes ? 4 : 8, held = is_few || weights.is_codes ? 2 : 4;
-    const int64_t passes = (rows + 8 * columns - 1) / (8 * columns);
-    cut = {.tiles = held,
-           .columns = columns,
-           .rows = 8 * columns,
-           .weight_rows = 16 * held,
-           .blocks = passes * ((tiles + held - 1) / held),
-           .columns_of_warp = slice,
-           .columns_read = whole,
-           .blocks_each = is_few ? 2 : 1};
-    form = fmt::format("{} x {}, a slice in a warp", 16 * held, 8 * columns);
   }
   const Bound bound = bound_of(rates, weights, weight_bytes, cut);
   double seconds = bound.seconds + (overlaps ? rates.overlapped_kernel_s : rates.kernel_s);
@@ -202,15 +213,13 @@ ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int6
 }  // namespace
 
 ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
-                                 bool overlaps, bool wide_form) {
-  return expected_of(rates, held(type), rows, n, k, overlaps, wide_form,
-                     cuda::staged_bytes(type, k) <= kSharedBytes);
+                                 bool overlaps) {
+  return expected_of(rates, held(type), rows, n, k, overlaps, cuda::staged_bytes(type, k) <= kSharedBytes);
 }
 
-// Many rows keep the form that was there before the wide one, and so do 9 to 16 that do not fit.
 ExpectedProduct expected_product(const Rates& rates, const cuda::CodeForm& form, int64_t rows, int64_t n,
                                  int64_t k, bool overlaps) {
-  return expected_of(rates, held(form), rows, n, k, overlaps, false,
+  return expected_of(rates, held(form), rows, n, k, overlaps,
                      cuda::staged_bytes(WeightType::kInt8, k) <= kSharedBytes);
 }
 

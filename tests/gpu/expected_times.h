@@ -39,9 +39,8 @@ struct ExpectedProduct {
   double tflops = 0;
   std::string form;  // how the product is cut
 };
-// `wide_form`: as in MatmulShape.
 ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
-                                 bool overlaps = true, bool wide_form = true);
+                                 bool overlaps = true);
 
 // Of codes of a published checkpoint.
 ExpectedProduct expected_product(const Rates& rates, const cuda::CodeForm& form, int64_t rows, int64_t n,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 
 namespace outrider::gpu {
 namespace {
@@ -54,7 +55,6 @@ TEST(ExpectedTimes, PublishedCodesAreReadWithTheirWords) {
   const ExpectedProduct one = expected_product(h200(), form, 1, 28672, 4096);
   EXPECT_NEAR(one.seconds * 1e6, 16.0, 0.2);
   EXPECT_STREQ(one.bound, "memory");
-  EXPECT_GT(expected_product(h200(), form, 512, 28672, 4096).seconds, 20 * one.seconds);
 }
 
 // A rank of eight of DeepSeek-V3. 16 x 512 x 128 weights are 2.1 MB: 0.48 us of an H200, and a kernel. 2048
@@ -77,16 +77,38 @@ TEST(ExpectedTimes, LatentsWaitForTheFewBlocksThatHaveThem) {
   EXPECT_LT(at(eight, "attention"), 3 * at(one, "attention")) << "rows find idle multiprocessors";
 }
 
-// What the wide form is there for, on both devices, in every format.
-TEST(ExpectedTimes, WideProductsTakeNoLongerThanTheFormBeforeThem) {
-  for (const Rates& rates : {h100(), h200()})
-    for (const WeightType type : {kBf16, WeightType::kInt8, WeightType::kFloat8, WeightType::kInt4})
-      for (const auto& [n, k] : {std::pair<int64_t, int64_t>(4096, 4096), {4096, 14336}, {28672, 4096}})
-        for (const int64_t rows : {17, 32, 64, 128, 256, 512}) {
-          const double wide = expected_product(rates, type, rows, n, k).seconds;
-          EXPECT_LT(wide, 1.02 * expected_product(rates, type, rows, n, k, true, false).seconds)
-              << static_cast<int>(type) << ": [" << n << ", " << k << "], " << rows << " rows";
-        }
+// What published checkpoints are in.
+const std::vector<std::pair<const char*, QuantScheme>> kPublished{
+    {"GPTQ", {.zero_type = ZeroType::kStored, .scale = ScaleType::kFloat16, .group = 128}},
+    {"fp8 in blocks", {.code = CodeType::kE4m3, .group = 128}},
+    {"MXFP4", {.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32}},
+    {"Q8_0", {.code = CodeType::kUnsigned8, .scale = ScaleType::kFloat16, .zero = 128, .group = 32}},
+    {"Q4_K",
+     {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 8}},
+    {"Q6_K",
+     {.code = CodeType::kUnsigned8,
+      .scale = ScaleType::kNested,
+      .zero = 32,
+      .group = 16,
+      .groups_together = 16}}};
+
+// 128 x 128 numbers take 32 KB through L2 for 64 columns in bf16 and fp16, 24 KB in codes of eight bits and
+// 20 KB of four, which are 340 to 530 TFLOP/s; fp16 wants twice the matrix instructions, and many scales and
+// minima many others.
+TEST(ExpectedTimes, PromptsInAnyFormatTakeAboutAsLongAsInBf16) {
+  const auto rate = [](WeightType type) { return expected_product(h200(), type, 512, 28672, 4096).tflops; };
+  const double stored = rate(kBf16);
+  EXPECT_GT(stored, 300);
+  EXPECT_GT(rate(WeightType::kFloat16), 0.8 * stored);
+  for (const WeightType type : {WeightType::kInt8, WeightType::kFloat8, WeightType::kInt4})
+    EXPECT_GT(rate(type), stored) << static_cast<int>(type);
+  for (const auto& [name, scheme] : kPublished) {
+    const ExpectedProduct product =
+        expected_product(h200(), cuda::code_form(scheme, 4096, false).value(), 512, 28672, 4096);
+    std::printf("%s: %.0f TFLOP/s, bound by %s\n", name, product.tflops, product.bound);
+    EXPECT_EQ(product.form, "128 x 128") << name;
+    EXPECT_GT(product.tflops, 0.9 * stored) << name;
+  }
 }
 
 // Fewer rows never take longer than more of them, where matrices are narrow, too: of 160 rows of [4096, 4096]
@@ -108,13 +130,11 @@ TEST(ExpectedTimes, NarrowMatricesFindTheirTile) {
 }
 
 // Products of a 70B model, over one to eight ranks. 57344 x 8192 weights are 940 MB: 212.5 us of an H200,
-// which hide what 16 rows ask of L2 as well; through the caches, a read of 16 rows for 32 of weights, they
-// would take 256 us.
+// which hide what 16 rows ask of L2 as well.
 TEST(ExpectedTimes, SixteenRowsOf70BWaitForTheirWeightsAlone) {
   EXPECT_NEAR(expected_product(h200(), kBf16, 16, 57344, 8192).seconds * 1e6, 213.7, 0.5);
   EXPECT_EQ(expected_product(h200(), kBf16, 16, 57344, 8192).form, "128 x 16");
   EXPECT_EQ(expected_product(h200(), kBf16, 16, 28672, 4096).form, "a slice in a warp");
-  EXPECT_GT(expected_product(h200(), kBf16, 16, 57344, 8192, true, false).seconds, 250e-6);
   for (const Rates& rates : {h100(), h200()})
     for (const int64_t ranks : {1, 2, 4, 8})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>(10240 / ranks, 8192),

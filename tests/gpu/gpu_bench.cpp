@@ -1,8 +1,8 @@
-// Timings of one GPU: memory bandwidth, matrix products of 1B and 8B shapes for 1 to 256 rows beside cuBLAS,
+// Timings of one GPU: memory bandwidth, matrix products of 1B and 8B shapes for 1 to 512 rows beside cuBLAS,
 // small kernels, those of latent attention, and whole decode steps of 1B, 3B and 8B shapes with noise for
-// weights, in bf16, int8, fp8 and int4; products in published formats. One table on standard output, one JSON
-// file. Beside what was measured stands what was expected (expected_times.h); what is off by more than a
-// factor of 1.5 is said, and listed in the file as `off`.
+// weights, in bf16, int8, fp8 and int4; products in fp16 and published formats. One table on standard output,
+// one JSON file. Beside what was measured stands what was expected (expected_times.h); what is off by more
+// than a factor of 1.5 is said, and listed in the file as `off`.
 //   gpu_bench [--json FILE] [--seconds N] [--tiny]
 // Exit codes: 0, 3 where something failed (the rest is measured all the same), or 77 and the reason where
 // there is no GPU. --tiny: shapes that the emulation can run.
@@ -79,10 +79,19 @@ constexpr Published kPublished[]{
     {"GPTQ and AWQ, 4 bits", {.zero_type = ZeroType::kStored, .scale = ScaleType::kFloat16, .group = 128}},
     {"fp8 in blocks", {.code = CodeType::kE4m3, .group = 128}},
     {"MXFP4", {.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32}},
+    {"Q8_0", {.code = CodeType::kUnsigned8, .scale = ScaleType::kFloat16, .zero = 128, .group = 32}},
     {"Q4_K",
-     {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 8}}};
+     {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 8}},
+    {"Q6_K",
+     {.code = CodeType::kUnsigned8,
+      .scale = ScaleType::kNested,
+      .zero = 32,
+      .group = 16,
+      .groups_together = 16}}};
 
 void measure_published(Bench& bench, const std::string& matrix, int64_t n, int64_t k) {
+  const std::string halves = "fp16 " + matrix;
+  bench.attempt(halves, [&] { measure_products(bench, halves, n, k, WeightType::kFloat16); });
   for (const auto& [name, scheme] : kPublished) {
     const std::string title = fmt::format("{} {}", name, matrix);
     bench.attempt(title,

@@ -1,5 +1,4 @@
-// Matrix products for 1 to 512 rows, beside cuBLAS, the times that are expected and, for many rows, the form
-// that came before.
+// Matrix products for 1 to 512 rows, beside cuBLAS and the times that are expected.
 #include <cstdio>
 
 #include "tests/gpu/bench.h"
@@ -49,18 +48,17 @@ void measure_products_of(Bench& bench, const std::string& name, int64_t n, int64
   double alone = 0;
   std::printf("%-28s", fmt::format("{} [{}, {}]", name, n, k).c_str());
   for (int64_t rows : {1, 2, 4, 8, 9, 12, 16, 17, 32, 64, 128, 256, 512}) {
-    const auto multiply = [&](int c, bool wide_form) {
+    const auto multiply = [&](int c) {
       cuda::matmul(bench.stream,
                    {.rows = rows,
                     .x_stride = k,
                     .out_stride = n,
                     .split = {split_parts.data(), split_arrived.data(), split_parts.size()},
                     .multiprocessors = bench.device.multiprocessors,
-                    .shared_bytes = bench.device.shared_bytes,
-                    .wide_form = wide_form},
+                    .shared_bytes = bench.device.shared_bytes},
                    x.view().data, weights[static_cast<size_t>(c % copies)].view(), out.data());
     };
-    const double seconds = seconds_in_graph(bench, calls, [&](int c) { multiply(c, true); });
+    const double seconds = seconds_in_graph(bench, calls, multiply);
     const ExpectedProduct expected = form ? expected_product(bench.rates, *form, rows, n, k)
                                           : expected_product(bench.rates, type, rows, n, k);
     if (rows == 1) alone = seconds;
@@ -85,8 +83,6 @@ void measure_products_of(Bench& bench, const std::string& name, int64_t n, int64
       bench.stream.synchronize();
       line["cublas_us"] = 1e6 * seconds_in_graph(bench, calls, peer);
     }
-    if (!form && (rows > cuda::kFewRows || expected.form == "128 x 16"))
-      line["before_us"] = 1e6 * seconds_in_graph(bench, calls, [&](int c) { multiply(c, false); });
     const std::string off = bench.compare(line, seconds, expected.seconds);
     bench.report["products"].push_back(line);
     if (rows == 1 || rows == 8 || rows == 16 || rows == 17 || rows == 64 || rows == 512 || !off.empty())

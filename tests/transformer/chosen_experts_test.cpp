@@ -201,6 +201,28 @@ TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
   EXPECT_TRUE(skipped);
 }
 
+// Of the forms for many rows, which fetch tiles in groups, and activations with the weights.
+TEST_F(ChosenExpertsTest, ManyRowsThatChoseTwoExpertsReadAThird) {
+  const ExpertColumns columns{
+      .experts = kExperts, .each = ends({32, 32, 64, 96}), .shared = ends({0, 0, 0, 0})};
+  for (const WeightType type : {WeightType::kBFloat16, WeightType::kInt8, WeightType::kInt4})
+    for (const int64_t rows : {20, 64}) {
+      const Mixture m(type, columns, *stream);
+      std::vector<float> shares(static_cast<size_t>(rows * (kExperts + 1)));
+      for (int64_t row = 0; row < rows; ++row)
+        shares[static_cast<size_t>(row * (kExperts + 1) + row % 2)] = 0.75f;
+      auto x = random_floats(rows * kHidden, 5);
+      for (float& value : x) value = to_float(to_bf16(value));
+      for (const bool split : {false, true}) {
+        const Outcome all = run(m, shares, x, false, split, info.shared_bytes),
+                      some = run(m, shares, x, true, split, info.shared_bytes);
+        EXPECT_TRUE(testing::same_bits(all.out, some.out)) << static_cast<int>(type) << ", rows " << rows;
+        EXPECT_EQ(some.gate_up_bytes * 3, all.gate_up_bytes) << static_cast<int>(type) << ", rows " << rows;
+        EXPECT_EQ(some.down_bytes * 3, all.down_bytes) << static_cast<int>(type) << ", rows " << rows;
+      }
+    }
+}
+
 // Of fp32, which is not copied first: what is not needed may be NaN.
 TEST_F(ChosenExpertsTest, NothingElseIsReadOfFp32) {
   const ExpertColumns columns{

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "tests/transformer/cuda_test_support.h"
 #include "tests/transformer/model_suite.h"
@@ -196,6 +197,54 @@ TEST_F(CudaCodeProducts, EqualDoubles) {
           }
       }
     }
+}
+
+// Every form that products of many rows take has the bits of the one that stages nothing, for any number of
+// rows.
+TEST_F(CudaCodeProducts, WideFormsHaveTheBitsOfTheOthers) {
+  constexpr int64_t kN = 150, kK = 768;
+  const std::set<std::string> one_of_each{
+      "gptq 4 bit in groups of 32", "act-order", "gptq 8 bit", "Q4_K", "Q6_K", "fp8 blocks", "MXFP4"};
+  for (const CodeCase& c : code_cases()) {
+    if (!one_of_each.contains(c.name)) continue;
+    const RandomCodes codes(c.scheme, kN, kK, c.has_order, 3);
+    const CodedPiece piece{&codes, {0, kK}};
+    const CodePlan plan = plan_codes({&piece, 1}, {136, 200, 208, 416, 544, 544, 680, kK}).value();
+    const DeviceMatrix weight = loaded(plan, {&piece, 1}, kN, *stream);
+    const auto x = random_inputs(256 * kK, 1);
+    const auto all = product(weight, x, 256, 0, false);
+    std::set<std::pair<int, bool>> forms;
+    for (const auto& [rows, multiprocessors] :
+         {std::pair(16, 1), {24, 100}, {32, 1}, {50, 100}, {64, 1}, {65, 3}, {100, 100}, {130, 8}, {256, 1}})
+      for (const bool is_split : {false, true}) {
+        const std::vector<float> first(x.begin(), x.begin() + rows * kK);
+        EXPECT_TRUE(
+            testing::same_bits({all.begin(), all.begin() + rows * kN},
+                               product(weight, first, rows, info.shared_bytes, is_split, multiprocessors)))
+            << c.name << ", " << rows << " rows, " << multiprocessors;
+        const WideProduct form =
+            choose_wide_product(rows, kN, kMaxSlices, multiprocessors,
+                                static_cast<int>(code_bits(plan.form.code)), is_split && rows <= kSplitRows);
+        if (rows > kFewRows) forms.emplace(form.rows, form.is_over_blocks);
+      }
+    EXPECT_EQ(forms.size(), 5u) << c.name;
+  }
+}
+
+// More columns than 9 to 16 rows have room for in shared memory.
+TEST_F(CudaCodeProducts, LongContractionsHaveTheBitsOfTheOthers) {
+  constexpr int64_t kN = 24, kK = 5632;
+  ASSERT_GT(staged_bytes(WeightType::kInt8, kK), info.shared_bytes);
+  for (const CodeCase& c : code_cases()) {
+    const RandomCodes codes(c.scheme, kN, kK, c.has_order, 3);
+    const CodedPiece piece{&codes, {0, kK}};
+    const CodePlan plan = plan_codes({&piece, 1}, {}).value();
+    const DeviceMatrix weight = loaded(plan, {&piece, 1}, kN, *stream);
+    const auto x = random_inputs(11 * kK, 1);
+    EXPECT_TRUE(testing::same_bits(product(weight, x, 11, 0, false),
+                                   product(weight, x, 11, info.shared_bytes, false)))
+        << c.name;
+  }
 }
 
 // The halves of a contraction that two ranks compute, added, are the bits of the whole.

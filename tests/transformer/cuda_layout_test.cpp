@@ -26,15 +26,15 @@ TEST(CudaLayout, TiledOffsetsAreOneToOne) {
 
 // Shapes of an 8B model on 132 multiprocessors: no product leaves half of them without a block.
 TEST(CudaLayout, WideProductsFillADevice) {
-  const auto choose = [](int64_t rows, int64_t n, bool has_128 = true, bool may_split = true) {
-    const WideProduct form = choose_wide_product(rows, n, 8, 132, has_128, may_split && rows <= kSplitRows);
+  const auto choose = [](int64_t rows, int64_t n, int bits = 16, bool may_split = true) {
+    const WideProduct form = choose_wide_product(rows, n, 8, 132, bits, may_split && rows <= kSplitRows);
     EXPECT_GE(2 * form.blocks, may_split ? 132 : 0) << rows << " rows of " << n;
     return std::tuple(form.rows, form.is_over_blocks, form.blocks);
   };
   constexpr int64_t kHidden = 4096, kGateUp = 28672;
   EXPECT_EQ(choose(17, kHidden), std::tuple(32, true, 256));
   EXPECT_EQ(choose(33, kHidden), std::tuple(64, true, 256));
-  EXPECT_EQ(choose(64, kHidden, true, false), std::tuple(32, false, 64));
+  EXPECT_EQ(choose(64, kHidden, 16, false), std::tuple(32, false, 64));
   EXPECT_EQ(choose(32, kGateUp), std::tuple(32, false, 224));
   EXPECT_EQ(choose(64, kGateUp), std::tuple(64, false, 224));
   EXPECT_EQ(choose(65, kHidden), std::tuple(64, true, 512));
@@ -43,7 +43,8 @@ TEST(CudaLayout, WideProductsFillADevice) {
   EXPECT_EQ(choose(129, kHidden), std::tuple(64, false, 96));
   EXPECT_EQ(choose(256, kHidden), std::tuple(64, false, 128));
   EXPECT_EQ(choose(512, kHidden), std::tuple(128, false, 128));
-  EXPECT_EQ(choose(512, kHidden, false), std::tuple(64, false, 256));
+  EXPECT_EQ(choose(512, kHidden, 8), std::tuple(128, false, 128));
+  EXPECT_EQ(choose(512, kGateUp, 4), std::tuple(128, false, 896));
   EXPECT_EQ(choose(128, kGateUp), std::tuple(128, false, 224));
 }
 

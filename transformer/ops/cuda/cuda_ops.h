@@ -75,8 +75,6 @@ struct MatmulShape {
   // What the device has, as prepared. No bit depends on these.
   int multiprocessors = 1;
   int64_t shared_bytes = 0;
-  // False: products of more than 16 rows take the form that was there before, to be timed beside.
-  bool wide_form = true;
 };
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight, float* out);
 

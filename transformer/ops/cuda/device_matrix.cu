@@ -109,7 +109,8 @@ __device__ __forceinline__ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Uniform in (-scale, scale), by (row, column): independent of layout. Codes share one scale.
+// Uniform in (-scale, scale), by (row, column): independent of layout. Codes share one scale; fp16 has none,
+// its numbers are of 1/16 to 1/8.
 __global__ void noise_elements(const MatrixView to, uint64_t seed, float scale) {
   const int64_t k = to.slices.k();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -122,6 +123,8 @@ __global__ void noise_elements(const MatrixView to, uint64_t seed, float scale) 
     static_cast<float*>(to.data)[at] = value;
   else if (to.type == WeightType::kBFloat16)
     static_cast<bf16*>(to.data)[at] = to_bf16(value);
+  else if (to.type == WeightType::kFloat16)
+    static_cast<uint16_t*>(to.data)[at] = static_cast<uint16_t>((word & 0x83ffu) | 0x2c00u);
   else
     static_cast<uint8_t*>(to.data)[at] =
         code_of_weight(to.type, value, inverse_of_scale(scale_of_group(to.type, scale)));

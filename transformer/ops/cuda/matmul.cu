@@ -17,11 +17,10 @@ namespace {
 constexpr int kPartialStride = 20;
 
 // One compiled form of the product: kColumns tiles of 8 tokens in one pass over the weights.
-// Staged: the block keeps all activations in shared memory and its 8 or 16 warps share them. Otherwise (a
-// long contraction, or many tokens) they come through the caches, and a warp takes two or more row tiles at a
-// time, so that what it read serves as often. The form for many tokens takes one set of row tiles in a block,
-// and blocks that differ in their tokens only are neighbours, so that they share reads of the weights. No bit
-// depends on the form.
+// Staged: the block keeps all activations in shared memory and its 8 or 16 warps share them. Otherwise they
+// come through the caches, and a warp takes two row tiles at a time, so that what it read serves as often;
+// that form takes what no other does: any number of tokens, any columns, any device. No bit depends on the
+// form.
 template <class Weights_, int kColumns_, int kStagedWarps>
 struct MmaForm {
   using Weights = Weights_;
@@ -30,14 +29,11 @@ struct MmaForm {
   static constexpr int kTokens = 8 * kColumns;
   static constexpr int kWarps = kStaged ? kStagedWarps : 8;
   static constexpr int kThreads = kWarps * static_cast<int>(kWarp);
-  static constexpr bool kMany = kColumns > 2;
-  static constexpr int kTiles = kStaged ? 1
-                                : kMany ? Weights::kManyTiles
-                                        : 2;  // row tiles of a warp at a time
+  static constexpr int kTiles = kStaged ? 1 : 2;  // row tiles of a warp at a time
   // Copies in flight, for a block of bf16 or int4: 16 x 7 x 512 B, 8 x 11 x 512 B or 8 x 5 x 1 KB; of eight
   // bits 16 x 3, 8 x 5 or 8 x 2 x 2 times 1 KB; all above the 26 KB that 4.8 TB/s and 0.7 us of latency ask
   // of a multiprocessor.
-  static constexpr int kStages = kMany ? 3 : (!kStaged ? 6 : kWarps == 8 ? 12 : 8) / Weights::kWords;
+  static constexpr int kStages = (!kStaged ? 6 : kWarps == 8 ? 12 : 8) / Weights::kWords;
   static constexpr int kRingLanes = kWarps * kStages * kTiles * static_cast<int>(kWarp);
   static constexpr int kRingWords = kRingLanes * Weights::kWords;           // of 16 bytes
   static constexpr int kRingScales = kRingLanes * Weights::kScaleWords;     // of 4 bytes
@@ -112,7 +108,8 @@ __device__ __forceinline__ void combine_slices(const MmaArguments& a, const floa
   }
 }
 
-// The warps of a block take the slices of a few row tiles each; blocks stride over the tiles.
+// The warps of a block take the slices of a few row tiles each; blocks stride over the tiles. Grid: passes
+// over the tokens, so that neighbours share reads of the weights, and groups of row tiles.
 template <class Form>
 __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArguments a) {
   using Weights = typename Form::Weights;
@@ -127,10 +124,10 @@ __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArgumen
   const bool is_chosen = a.chosen.counts != nullptr;
   if (is_chosen) await_inputs();  // which weights to fetch is among them
   const int tiles = a.tile_count();
-  const int stride = Form::kMany ? a.tiles : static_cast<int>(gridDim.x) * block_tiles;
-  const int first_tile = static_cast<int>(Form::kMany ? blockIdx.y : blockIdx.x) * block_tiles;
+  const int stride = static_cast<int>(gridDim.y) * block_tiles;
+  const int first_tile = static_cast<int>(blockIdx.y) * block_tiles;
   const int steps = a.step_count(slice);
-  const int first_token = static_cast<int>(Form::kMany ? blockIdx.x : blockIdx.y) * Form::kTokens;
+  const int first_token = static_cast<int>(blockIdx.x) * Form::kTokens;
 
   auto weights =
       ring_of_warp<Form>(a, shared_memory<uint4>(), ring_scales, slice, first_tile + group * kTiles, stride);
@@ -154,11 +151,11 @@ __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArgumen
       for (int i = 0; i < Weights::kInputs; ++i) b[c][i] = next_b[c][i];
       load_step<Form>(a, staged, first_token, slice, a.step_at(slice, step + 1 == steps ? 0 : step + 1),
                       next_b);
-      copy_async_wait<kStages - 2>();
+      await_step<Form, kStages - 2>();
       OUTRIDER_UNROLL
       for (int r = 0; r < kTiles; ++r)
-        Weights::template multiply<kColumns>(a.form, weights.words_at(stage, r), weights.scales_at(stage, r),
-                                             b, sum[r]);
+        multiply_step<Weights, kColumns>(a.form, weights.words_at(stage, r), weights.scales_at(stage, r), b,
+                                         sum[r]);
       weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
@@ -185,10 +182,8 @@ void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments&
   const auto resident = static_cast<unsigned>((Form::kStaged ? 1 : 2) * shape.multiprocessors);
   const auto passes = static_cast<unsigned>((shape.rows + Form::kTokens - 1) / Form::kTokens);
   launch(stream,
-         {.grid_x = Form::kMany         ? passes
-                    : blocks < resident ? blocks
-                                        : resident,
-          .grid_y = Form::kMany ? blocks : passes,
+         {.grid_x = passes,
+          .grid_y = blocks < resident ? blocks : resident,
           .threads = Form::kThreads,
           .shared_bytes = Form::shared_bytes(arguments.slices.k()),
           .early = true},
@@ -200,8 +195,13 @@ static_assert(MmaForm<CodeWeights<WeightType::kInt8>, 2, 8>::shared_bytes(200) =
               staged_bytes(WeightType::kInt8, 200));
 static_assert(MmaForm<HalfByteWeights, 2, 8>::shared_bytes(200) == staged_bytes(WeightType::kInt4, 200));
 
-// Staged where the activations fit beside the ring and can be moved 16 bytes at a time. Else more than 8 rows
-// go through the ring of the wide form, piece by piece, where that takes the matrix.
+// Where activations do not fit into shared memory, or cannot be moved 16 bytes at a time.
+template <class Weights>
+void launch_unstaged(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
+  launch_mma<MmaForm<Weights, kFewRows / 8, 0>>(stream, shape, arguments);
+}
+
+// Staged where that can be. Else more than 8 rows go through the ring of the wide form, piece by piece.
 template <class Weights, int kColumns>
 void launch_skinny(StreamView stream, const MatmulShape& shape, WeightType type,
                    const MmaArguments& arguments) {
@@ -216,7 +216,7 @@ void launch_skinny(StreamView stream, const MatmulShape& shape, WeightType type,
   else if (fits(Small::shared_bytes(arguments.slices.k())))
     launch_mma<Small>(stream, shape, arguments);
   else if (kColumns == 1 || !matmul_wide(stream, shape, type, arguments))
-    launch_mma<MmaForm<Weights, kColumns, 0>>(stream, shape, arguments);
+    launch_unstaged<Weights>(stream, shape, arguments);
 }
 
 template <class Weights>
@@ -227,7 +227,7 @@ void launch_format(StreamView stream, const MatmulShape& shape, WeightType type,
   else if (shape.rows <= kFewRows)
     launch_skinny<Weights, 2>(stream, shape, type, arguments);
   else if (!matmul_wide(stream, shape, type, arguments))
-    launch_mma<MmaForm<Weights, Weights::kManyColumns, 0>>(stream, shape, arguments);
+    launch_unstaged<Weights>(stream, shape, arguments);
 }
 
 void launch_codes(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
@@ -256,9 +256,7 @@ void allow_format(int64_t shared_bytes) {
   allow_form<MmaForm<Weights, 2, 8>>(shared_bytes);
   allow_form<MmaForm<Weights, 1, 16>>(shared_bytes);
   allow_form<MmaForm<Weights, 2, 16>>(shared_bytes);
-  allow_form<MmaForm<Weights, 1, 0>>(shared_bytes);
-  allow_form<MmaForm<Weights, 2, 0>>(shared_bytes);
-  allow_form<MmaForm<Weights, Weights::kManyColumns, 0>>(shared_bytes);
+  allow_form<MmaForm<Weights, kFewRows / 8, 0>>(shared_bytes);
 }
 
 bool starts_at_16_bytes(const Slices& slices, int64_t x_stride) {

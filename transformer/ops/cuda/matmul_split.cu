@@ -79,9 +79,8 @@ __global__ void __launch_bounds__(Form::kThreads, 2)
     OUTRIDER_UNROLL
     for (int c = 0; c < kColumns; ++c)
       Weights::load_inputs(staged + (c * 8 + lane / 4) * stride + from, columns - from, true, b[c]);
-    copy_async_wait<kStages - 2>();
-    Weights::template multiply<kColumns>(a.form, weights.words_at(stage, 0), weights.scales_at(stage, 0), b,
-                                         sum);
+    await_step<Form, kStages - 2>();
+    multiply_step<Weights, kColumns>(a.form, weights.words_at(stage, 0), weights.scales_at(stage, 0), b, sum);
     weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }

@@ -5,9 +5,12 @@
 // finished ones on a stack as deep as the tree, and adds two of one depth as soon as it has both. Where such
 // blocks are too few for the device, a block computes one slice and the slices meet in memory. The bits are
 // those of matmul.cu either way.
+#include <type_traits>
+
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda/cuda_ops.h"
 #include "transformer/ops/cuda/gates.h"
+#include "transformer/ops/cuda/mma_codes.h"
 #include "transformer/ops/cuda/mma_meeting.h"
 #include "transformer/ops/cuda/wide_ring.h"
 
@@ -17,38 +20,39 @@ namespace {
 using namespace wide;
 
 template <class Form>
-using Sums = float[Form::kTiles][Form::kColumns][4];
+using Sums = float[Form::kTiles][Form::kChunks][Form::kChunk][4];
 
 template <class Form, class Use>
 __device__ __forceinline__ void for_each_sum(Sums<Form>& sums, Use use) {
+  int at = 0;
   OUTRIDER_UNROLL
   for (int r = 0; r < Form::kTiles; ++r) OUTRIDER_UNROLL
-  for (int c = 0; c < Form::kColumns; ++c) OUTRIDER_UNROLL
-  for (int i = 0; i < 4; ++i) use(sums[r][c][i], (r * Form::kColumns + c) * 4 + i);
+  for (int chunk = 0; chunk < Form::kChunks; ++chunk) OUTRIDER_UNROLL
+  for (int c = 0; c < Form::kChunk; ++c) OUTRIDER_UNROLL
+  for (int i = 0; i < 4; ++i) use(sums[r][chunk][c][i], at++);
 }
 
 // The finished slices that wait for their neighbours: level 0 for one, 1 for two, 2 for four of them.
 template <class Form>
 struct SliceStack {
   float* levels = nullptr;  // this thread's
-  Sums<Form> fours = {};
+  float fours[Form::kSums - Form::kSharedFours] = {};
 
   __device__ __forceinline__ float* level(int l) const { return levels + l * Form::kSums * kThreads; }
+  // Of the third level.
+  __device__ __forceinline__ float& four(int i) {
+    return i < Form::kSharedFours ? level(kSharedLevels)[i * kThreads] : fours[i - Form::kSharedFours];
+  }
   // Slice s is finished: with every neighbour that waits for it, it becomes twice as long.
   __device__ __forceinline__ void add(int s, int count, Sums<Form>& sums) {
     OUTRIDER_UNROLL
     for (int l = 0; l < kSharedLevels; ++l)
       if ((s >> l & 1) == 1 && (l == 0 || (s & 1) == 1))
         for_each_sum<Form>(sums, [&](float& sum, int i) { sum = level(l)[i * kThreads] + sum; });
-    if (s == 7)
-      for_each_sum<Form>(sums, [&](float& sum, int i) {
-        sum = fours[i / 4 / Form::kColumns][i / 4 % Form::kColumns][i % 4] + sum;
-      });
+    if (s == 7) for_each_sum<Form>(sums, [&](float& sum, int i) { sum = four(i) + sum; });
     if (s + 1 == count) return;
     if (s == 3)
-      for_each_sum<Form>(sums, [&](float& sum, int i) {
-        fours[i / 4 / Form::kColumns][i / 4 % Form::kColumns][i % 4] = sum;
-      });
+      for_each_sum<Form>(sums, [&](float& sum, int i) { four(i) = sum; });
     else
       for_each_sum<Form>(sums, [&](float& sum, int i) { level(s & 1)[i * kThreads] = sum; });
   }
@@ -65,12 +69,16 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
   const int warp_token = warp % Form::kTokenWarps * Form::kWarpTokens;
   const int first_slice = kIsStacked ? 0 : static_cast<int>(blockIdx.z);
 
+  const bool is_chosen = Form::kMayChoose && a.chosen.counts != nullptr;
+  if (is_chosen) await_inputs();  // which weights to fetch is among them
   BlockRing<Form> ring{.a = a,
                        .stages = shared_memory<uint4>(),
+                       .tiles = Form::kMayChoose ? a.tile_count() : a.tiles,
                        .first_tile = static_cast<int>(blockIdx.y) * kBlockTiles,
                        .first_token = static_cast<int>(blockIdx.x) * Form::kTokens,
                        .last_slice = kIsStacked ? a.slices.count : first_slice + 1,
                        .slice = first_slice};
+  if (is_chosen && ring.first_tile >= ring.tiles) return;
   const int first_tile = ring.first_tile + warp_tile, first_token = ring.first_token + warp_token;
   ring.skip_empty_slices();
   {  // weights are nobody's output, so their first copies need not wait
@@ -82,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
       ahead.advance();
     }
   }
-  await_inputs();
+  if (!is_chosen) await_inputs();
   OUTRIDER_UNROLL
   for (int stage = 0; stage < Form::kStages - 1; ++stage) {
     if (!ring.is_over()) {
@@ -94,8 +102,9 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
 
   Sums<Form> sums = {};
   SliceStack<Form> stack = {};
-  if constexpr (kIsStacked)
-    stack.levels = reinterpret_cast<float*>(ring.at(Form::kStages)) + static_cast<int>(threadIdx.x);
+  auto* const behind_stages = reinterpret_cast<float*>(ring.at(Form::kStages));
+  float* const input_sums = behind_stages + Form::kStackFloats;
+  if constexpr (kIsStacked) stack.levels = behind_stages + static_cast<int>(threadIdx.x);
   int stage = 0;
   for (int s = first_slice; s < ring.last_slice; ++s) {
     for_each_sum<Form>(sums, [](float& sum, int) { sum = 0; });
@@ -114,20 +123,41 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
       const uint4* const tokens = ring.at(stage) + Form::kTokensAt + warp_token * kTokenWords;
       const auto* const scales = reinterpret_cast<const uint32_t*>(ring.at(stage) + Form::kScalesAt) +
                                  warp_tile * Form::kTileScales + lane;
-      const auto multiply_step = [&](int i) {
-        uint32_t b[Form::kColumns][Weights::kInputs];
-        load_tokens<Form>(tokens, i, b);
+      if constexpr (Weights::kMayHaveMinimum)
+        if (Weights::has_minimum(a.form)) {
+          sum_stage<Form>(ring.at(stage) + Form::kTokensAt, input_sums);
+          sync_block();
+        }
+      const auto multiply = [&](int i) {
+        typename Weights::Operand operands[Form::kTiles];
         OUTRIDER_UNROLL
         for (int r = 0; r < Form::kTiles; ++r)
-          Weights::template multiply<Form::kColumns>(
-              a.form, words + r * Form::kTileWords + i * Weights::kWords * kLanes,
-              scales + r * Form::kTileScales, b, sums[r]);
+          operands[r] = Weights::load(a.form, words + r * Form::kTileWords + i * Weights::kWords * kLanes,
+                                      scales + r * Form::kTileScales);
+        OUTRIDER_UNROLL
+        for (int chunk = 0; chunk < Form::kChunks; ++chunk) {
+          uint32_t b[Form::kChunk][Weights::kInputs];
+          load_tokens<Weights, Form::kChunk>(tokens + chunk * Form::kChunk * 8 * kTokenWords, i, b);
+          if constexpr (Weights::kMayHaveMinimum) {
+            typename Weights::template InputSums<Form::kChunk> inputs = {};
+            if (Weights::has_minimum(a.form)) load_sums<Form>(input_sums, chunk * Form::kChunk, inputs);
+            OUTRIDER_UNROLL
+            for (int r = 0; r < Form::kTiles; ++r)
+              Weights::template add<Form::kChunk>(a.form, operands[r], b, inputs, sums[r][chunk]);
+          } else {
+            OUTRIDER_UNROLL
+            for (int r = 0; r < Form::kTiles; ++r)
+              Weights::template add<Form::kChunk>(a.form, operands[r], b, sums[r][chunk]);
+          }
+        }
       };
-      if (steps - step >= Form::kSteps) {  // without a branch, so that reads run ahead of products
+      if constexpr (Form::kSteps == 1) {
+        multiply(0);
+      } else if (steps - step >= Form::kSteps) {  // without a branch, so that reads run ahead of products
         OUTRIDER_UNROLL_BY(Form::kAhead)
-        for (int i = 0; i < Form::kSteps; ++i) multiply_step(i);
+        for (int i = 0; i < Form::kSteps; ++i) multiply(i);
       } else {
-        for (int i = 0; step + i < steps; ++i) multiply_step(i);
+        for (int i = 0; step + i < steps; ++i) multiply(i);
       }
       stage = stage + 1 == Form::kStages ? 0 : stage + 1;
     }
@@ -143,59 +173,65 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
       OUTRIDER_UNROLL_BY(1)
       for (int pair = 0; pair < Form::kSums / 2; ++pair) {
         const int four = pair / 2, i = pair % 2;
-        const int tile = first_tile + four / Form::kColumns, token = token_of(four % Form::kColumns, i);
-        if (token >= a.rows || tile >= a.tiles) continue;
+        const int index = first_tile + four / Form::kColumns, token = token_of(four % Form::kColumns, i);
+        if (token >= a.rows || index >= ring.tiles) continue;
         const float* const gate = stack.level(0) + (four * 4 + i) * kThreads;
-        store_gated(a, token, tile, row_of(i), gate[0], gate[2 * kThreads]);
+        store_gated(a, token, ring.tile_at(index), row_of(i), gate[0], gate[2 * kThreads]);
       }
       return;
     }
-  OUTRIDER_UNROLL
-  for (int r = 0; r < Form::kTiles; ++r) OUTRIDER_UNROLL
-  for (int c = 0; c < Form::kColumns; ++c) OUTRIDER_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const int tile = first_tile + r, token = token_of(c, i), n = tile * kTileRows + row_of(i);
-    if (token >= a.rows || tile >= a.tiles) continue;
+  for_each_sum<Form>(sums, [&](float& sum, int at) {
+    const int four = at / 4, i = at % 4;
+    const int index = first_tile + four / Form::kColumns, token = token_of(four % Form::kColumns, i);
+    if (token >= a.rows || index >= ring.tiles) return;
+    const int tile = ring.tile_at(index), n = tile * kTileRows + row_of(i);
     if constexpr (!kIsStacked)
-      meeting.at(first_slice, token, tile)[row_of(i)] = sums[r][c][i];
+      meeting.at(first_slice, token, tile)[row_of(i)] = sum;
     else if (n < a.n)
-      a.out[token * a.out_stride + n] = sums[r][c][i];
-  }
+      a.out[token * a.out_stride + n] = sum;
+  });
   if constexpr (!kIsStacked) {
     // A counter for each warp of a group: there are as many row tiles as warps. Warps without an output have
     // nothing to meet for.
-    if (first_tile >= a.tiles || first_token >= a.rows) return;
+    if (first_tile >= ring.tiles || first_token >= a.rows) return;
     const int counter = static_cast<int>(blockIdx.x * kSplitTiles) + first_tile + warp % Form::kTokenWarps;
     if (!meeting.is_last(counter, a.slices.count)) return;
     const int end = first_token + Form::kWarpTokens < a.rows ? first_token + Form::kWarpTokens : a.rows;
-    for (int r = 0; r < Form::kTiles && first_tile + r < a.tiles; ++r)
-      combine_tile(a, meeting, first_tile + r, first_token, end);
+    for (int r = 0; r < Form::kTiles && first_tile + r < ring.tiles; ++r)
+      combine_tile(a, meeting, ring.tile_at(first_tile + r), first_token, end);
   }
 }
 
-// Codes are half of the bytes of bf16 or less, so 64 tokens reuse what is fetched as often as 128 do there;
-// and a group's sums leave no registers for more.
-template <class Weights>
-constexpr bool kHas128 = Weights::kStepColumns == kStep;
+// Weights that are widened are so once in a block: each warp has a row tile of its own and all tokens. In
+// bf16 warps share both, and read less from shared memory.
+template <class Weights, Slicing kSlicing, int kTokens, int kStages, int kBlocks>
+using FormOf =
+    std::conditional_t<Weights::kIsWidened || kTokens <= 32,
+                       WideForm<Weights, kSlicing, 1, kTokens / 8, 1, kStages, kBlocks>,
+                       WideForm<Weights, kSlicing, kTokens / 32, 4, kTokens / 32, kStages, kBlocks>>;
 
-// Stages as far as shared memory goes: beside the stack of 128 x 128 sums there is room for three, 64 KB of
-// copies under way; else at least 48 KB are.
+// Stages as far as shared memory goes: beside the stack of 128 x 128 sums there is room for three, 48 to 64
+// KB of copies under way; else at least 48 KB are.
 template <class Weights>
-using Stacked128 = WideForm<Weights, Slicing::kOnStack, 4, 4, 4, 3, 1>;
+constexpr bool kIsCodes = Weights::kStepColumns != kStep;
 template <class Weights>
-using Stacked64 = WideForm<Weights, Slicing::kOnStack, 2, 4, 2, 6, 1>;
+using Stacked128 = FormOf<Weights, Slicing::kOnStack, 128, 3, 1>;
 template <class Weights>
-using Stacked32 = WideForm<Weights, Slicing::kOnStack, 1, 4, 1, 4, 2>;
+using Stacked64 = FormOf<Weights, Slicing::kOnStack, 64, 6, 1>;
 template <class Weights>
-using Stacked16 = WideForm<Weights, Slicing::kOnStack, 1, 2, 1, 5, 2>;
+using Stacked32 = FormOf<Weights, Slicing::kOnStack, 32, 4, 2>;
+template <class Weights>
+using Stacked16 = FormOf<Weights, Slicing::kOnStack, 16, 5, 2>;
 template <class Weights>
 using Split64 =
-    WideForm<Weights, Slicing::kOverBlocks, 2, 4, 2, kHas128<Weights> ? 4 : 8, kHas128<Weights> ? 2 : 1>;
+    FormOf<Weights, Slicing::kOverBlocks, 64, kIsCodes<Weights> ? 8 : 4, kIsCodes<Weights> ? 1 : 2>;
 template <class Weights>
-using Split32 = WideForm<Weights, Slicing::kOverBlocks, 1, 4, 1, 5, 2>;
+using Split32 = FormOf<Weights, Slicing::kOverBlocks, 32, 5, 2>;
 
+// False where a block may not have so much shared memory.
 template <class Form>
-void launch_form(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+bool launch_form(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+  if (Form::kSharedBytes > static_cast<size_t>(shape.shared_bytes)) return false;
   constexpr bool kIsStacked = Form::kSlicing == Slicing::kOnStack;
   const auto passes = static_cast<unsigned>((a.rows + Form::kTokens - 1) / Form::kTokens);
   launch(stream,
@@ -210,71 +246,81 @@ void launch_form(StreamView stream, const MatmulShape& shape, const MmaArguments
                  .arrived = shape.split.arrived,
                  .tokens = static_cast<int32_t>(passes) * Form::kTokens,
                  .padded_n = a.tiles * kTileRows});
-}
-
-template <class Weights>
-void launch_by_rule(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
-  const int64_t floats = split_floats(a.rows, a.n);
-  const bool may_split = a.rows <= kSplitRows && floats > 0 && floats <= shape.split.floats;
-  const WideProduct form =
-      choose_wide_product(a.rows, a.n, a.slices.count, shape.multiprocessors, kHas128<Weights>, may_split);
-  if (form.is_over_blocks)
-    return form.rows == 32 ? launch_form<Split32<Weights>>(stream, shape, a)
-                           : launch_form<Split64<Weights>>(stream, shape, a);
-  if constexpr (kHas128<Weights>)
-    if (form.rows == 128) return launch_form<Stacked128<Weights>>(stream, shape, a);
-  if (form.rows == kFewRows) return launch_form<Stacked16<Weights>>(stream, shape, a);
-  return form.rows == 32 ? launch_form<Stacked32<Weights>>(stream, shape, a)
-                         : launch_form<Stacked64<Weights>>(stream, shape, a);
-}
-
-// Calls use(form) with each of them.
-template <class Weights, class Use>
-void for_each_form(Use use) {
-  if constexpr (kHas128<Weights>) use(Stacked128<Weights>());
-  use(Stacked64<Weights>());
-  use(Stacked32<Weights>());
-  use(Stacked16<Weights>());
-  use(Split64<Weights>());
-  use(Split32<Weights>());
-}
-
-template <class Weights>
-bool fits(int64_t shared_bytes) {
-  bool all = true;
-  for_each_form<Weights>(
-      [&](auto form) { all &= decltype(form)::kSharedBytes <= static_cast<size_t>(shared_bytes); });
-  return all;
-}
-
-template <class Weights>
-bool launch_wide(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
-  if (!fits<Weights>(shape.shared_bytes)) return false;
-  launch_by_rule<Weights>(stream, shape, a);
   return true;
 }
 
 template <class Weights>
-void allow_wide(int64_t shared_bytes) {
-  if (!fits<Weights>(shared_bytes)) return;
-  for_each_form<Weights>([](auto form) {
-    using Form = decltype(form);
+bool launch_by_rule(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+  constexpr int kBits = Weights::kWords * kLanes * 128 / (kTileRows * Weights::kStepColumns);
+  const int64_t floats = split_floats(a.rows, a.n);
+  const bool may_split = a.rows <= kSplitRows && floats > 0 && floats <= shape.split.floats;
+  const WideProduct form =
+      choose_wide_product(a.rows, a.n, a.slices.count, shape.multiprocessors, kBits, may_split);
+  if (form.is_over_blocks)
+    return form.rows == 32 ? launch_form<Split32<Weights>>(stream, shape, a)
+                           : launch_form<Split64<Weights>>(stream, shape, a);
+  if (form.rows == 128) return launch_form<Stacked128<Weights>>(stream, shape, a);
+  if (form.rows == 64) return launch_form<Stacked64<Weights>>(stream, shape, a);
+  return form.rows == kFewRows && launch_form<Stacked16<Weights>>(stream, shape, a);
+}
+
+// Devices with little shared memory take the smallest tile.
+template <class Weights>
+bool launch_wide(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+  return launch_by_rule<Weights>(stream, shape, a) || launch_form<Stacked32<Weights>>(stream, shape, a);
+}
+
+template <class Form>
+void allow_form(int64_t shared_bytes) {
+  if (Form::kSharedBytes <= static_cast<size_t>(shared_bytes))
     allow_shared_bytes(&multiply_tiles<Form>, Form::kSharedBytes);
-  });
+}
+
+template <class Weights>
+void allow_format(int64_t shared_bytes) {
+  allow_form<Stacked128<Weights>>(shared_bytes);
+  allow_form<Stacked64<Weights>>(shared_bytes);
+  allow_form<Stacked32<Weights>>(shared_bytes);
+  allow_form<Stacked16<Weights>>(shared_bytes);
+  allow_form<Split64<Weights>>(shared_bytes);
+  allow_form<Split32<Weights>>(shared_bytes);
+}
+
+bool launch_codes(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+  if (a.form.unit == 16) return launch_wide<QuarterWeights>(stream, shape, a);
+  switch (a.form.code) {
+    case CodeType::kUnsigned4:
+      return launch_wide<PublishedWeights<CodeType::kUnsigned4>>(stream, shape, a);
+    case CodeType::kUnsigned8:
+      return launch_wide<PublishedWeights<CodeType::kUnsigned8>>(stream, shape, a);
+    case CodeType::kE4m3:
+      return launch_wide<PublishedWeights<CodeType::kE4m3>>(stream, shape, a);
+    case CodeType::kE2m1:
+      return launch_wide<PublishedWeights<CodeType::kE2m1>>(stream, shape, a);
+  }
+  return false;
 }
 
 }  // namespace
 
 void prepare_matmul_wide(int64_t shared_bytes) {
-  allow_wide<PairWeights>(shared_bytes);
-  allow_wide<CodeWeights<WeightType::kInt8>>(shared_bytes);
-  allow_wide<CodeWeights<WeightType::kFloat8>>(shared_bytes);
-  allow_wide<HalfByteWeights>(shared_bytes);
+  allow_format<PairWeights>(shared_bytes);
+  allow_format<HalfWeights>(shared_bytes);
+  allow_format<CodeWeights<WeightType::kInt8>>(shared_bytes);
+  allow_format<CodeWeights<WeightType::kFloat8>>(shared_bytes);
+  allow_format<HalfByteWeights>(shared_bytes);
+  allow_format<PublishedWeights<CodeType::kUnsigned4>>(shared_bytes);
+  allow_format<PublishedWeights<CodeType::kUnsigned8>>(shared_bytes);
+  allow_format<PublishedWeights<CodeType::kE4m3>>(shared_bytes);
+  allow_format<PublishedWeights<CodeType::kE2m1>>(shared_bytes);
+  allow_format<QuarterWeights>(shared_bytes);
 }
 
-bool matmul_wide(StreamView stream, const MatmulShape& shape, WeightType type, const MmaArguments& a) {
-  if (!shape.wide_form || !a.wide || a.slices.k() % 8 != 0) return false;
-  if (a.chosen.counts && shape.rows <= kRowsOfAllExperts) return false;  // it reads whole matrices
+bool matmul_wide(StreamView stream, const MatmulShape& shape, WeightType type,
+                 const MmaArguments& arguments) {
+  if (!arguments.wide || arguments.slices.k() % 8 != 0) return false;
+  MmaArguments a = arguments;
+  if (a.rows > kRowsOfAllExperts) a.chosen = {};  // it reads whole matrices
   switch (type) {
     case WeightType::kInt8:
       return launch_wide<CodeWeights<WeightType::kInt8>>(stream, shape, a);
@@ -282,10 +328,12 @@ bool matmul_wide(StreamView stream, const MatmulShape& shape, WeightType type, c
       return launch_wide<CodeWeights<WeightType::kFloat8>>(stream, shape, a);
     case WeightType::kInt4:
       return launch_wide<HalfByteWeights>(stream, shape, a);
-    case WeightType::kBFloat16:
+    case WeightType::kFloat16:
+      return launch_wide<HalfWeights>(stream, shape, a);
+    case WeightType::kCodes:
+      return launch_codes(stream, shape, a);
+    default:
       return launch_wide<PairWeights>(stream, shape, a);
-    default:  // fp16, and codes of published checkpoints
-      return false;
   }
 }
 

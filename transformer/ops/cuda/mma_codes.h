@@ -1,4 +1,4 @@
-// Steps of codes of published checkpoints for matmul_mma: as those of mma_weights.h, with numbers as a
+// Steps of codes of published checkpoints: as those of mma_weights.h, with numbers as a
 // CodeForm says. A number is a code less its zero, a whole number below 256 in size or one of fp8 or fp4:
 // exact in bf16. Which words a form has is the same for all warps, so that no branch on it parts them.
 // Included by kernels only.
@@ -114,63 +114,102 @@ __device__ __forceinline__ void widen_codes(uint32_t word, uint32_t second, cons
   }
 }
 
-// What a unit's products add to the sums. Where there are minima, `inputs` has the sums of its activations.
-template <int kColumns>
-__device__ __forceinline__ void add_unit(const CodeForm& f, const UnitNumbers (&n)[2],
-                                         const float (&unit)[kColumns][4], const float (&inputs)[kColumns][4],
-                                         float (&sum)[kColumns][4]) {
-  CodeInputs::add_scaled(n[0].scale, n[1].scale, unit, sum);
-  if (f.zero_type == ZeroType::kMinimum) CodeInputs::add_scaled(-n[0].minimum, -n[1].minimum, inputs, sum);
-}
-
 // Units of 64 or 32 columns.
 template <CodeType kType>
 struct PublishedWeights : CodeInputs {
   static constexpr bool kIsHalfBytes = code_bits(kType) == 4;
+  static constexpr bool kMayHaveMinimum = kType == CodeType::kUnsigned4;
   static constexpr int kWords = kIsHalfBytes ? 1 : 2;
   static constexpr int kScaleWords = 1;
   static constexpr bool kSharesWords = true;
 
-  template <int kColumns>
-  __device__ __forceinline__ static void multiply(const CodeForm& form, const uint4* words,
-                                                  const uint32_t* numbers,
-                                                  const uint32_t (&b)[kColumns][kInputs],
-                                                  float (&sum)[kColumns][4]) {
-    constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-    sync_warp();  // three of four words were fetched by other lanes
+  struct Operand {
+    uint32_t a[4][4];
+    float scales[2][2], minima[2][2];  // by half of the step, and row
+  };
+  // Three of four numbers may have been fetched by other lanes of the warp.
+  __device__ __forceinline__ static Operand load(const CodeForm& form, const uint4* words,
+                                                 const uint32_t* numbers) {
     const LaneWords lane(form, numbers);
+    Operand own;
     UnitNumbers n[2] = {lane.rows[0].numbers(form, 0), lane.rows[1].numbers(form, 0)};
-    float unit[kColumns][4] = {}, inputs[kColumns][4] = {};
     OUTRIDER_UNROLL
     for (int half = 0; half < 2; ++half) {
       if (half == 1 && form.unit != kGroupStep) {
-        add_unit(form, n, unit, inputs, sum);
-        OUTRIDER_UNROLL
-        for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
-        for (int i = 0; i < 4; ++i) unit[c][i] = inputs[c][i] = 0;
         n[0] = lane.rows[0].numbers(form, 1);
         n[1] = lane.rows[1].numbers(form, 1);
+      }
+      OUTRIDER_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        own.scales[half][row] = n[row].scale;
+        own.minima[half][row] = n[row].minimum;
       }
       const uint32_t base[2] = {code_base<kType>(n[0].zero), code_base<kType>(n[1].zero)};
       const uint4 word = words[kIsHalfBytes ? 0 : half * static_cast<int>(kWarp)];
       OUTRIDER_UNROLL
       for (int i = 0; i < 2; ++i) {
         const uint32_t of_halves = half == 0 ? (i == 0 ? word.x : word.y) : (i == 0 ? word.z : word.w);
-        uint32_t a[4];
         widen_codes<kType>(kIsHalfBytes ? of_halves
                            : i == 0     ? word.x
                                         : word.z,
-                           i == 0 ? word.y : word.w, base, a);
-        add_products(half * 2 + i, a, b, unit);
-        if (form.zero_type == ZeroType::kMinimum) add_products(half * 2 + i, kOnes, b, inputs);
+                           i == 0 ? word.y : word.w, base, own.a[half * 2 + i]);
       }
     }
-    add_unit(form, n, unit, inputs, sum);
+    return own;
+  }
+  // By half of the step and the lane's tokens: sums of activations, which minima are multiplied with. They
+  // are the same for all rows of weights.
+  template <int kColumns>
+  using InputSums = float[2][kColumns][2];
+  __device__ __forceinline__ static bool has_minimum(const CodeForm& form) {
+    return kMayHaveMinimum && form.zero_type == ZeroType::kMinimum;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void sum_inputs(const uint32_t (&b)[kColumns][kInputs],
+                                                    InputSums<kColumns>& inputs) {
+    constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float unit[kColumns][4] = {};
+      add_products(half * 2, kOnes, b, unit);
+      add_products(half * 2 + 1, kOnes, b, unit);
+      OUTRIDER_UNROLL
+      for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+      for (int i = 0; i < 2; ++i) inputs[half][c][i] = unit[c][i];
+    }
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm& form, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             const InputSums<kColumns>& inputs, float (&sum)[kColumns][4]) {
+    float unit[kColumns][4] = {};
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      add_products(half * 2, own.a[half * 2], b, unit);
+      add_products(half * 2 + 1, own.a[half * 2 + 1], b, unit);
+      if (half == 0 && form.unit == kGroupStep) continue;
+      add_scaled(own.scales[half][0], own.scales[half][1], unit, sum);
+      OUTRIDER_UNROLL
+      for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (has_minimum(form)) sum[c][i] = fmaf(inputs[half][c][i % 2], -own.minima[half][i / 2], sum[c][i]);
+        unit[c][i] = 0;
+      }
+    }
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm& form, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
+    InputSums<kColumns> inputs = {};
+    if (has_minimum(form)) sum_inputs<kColumns>(b, inputs);
+    add<kColumns>(form, own, b, inputs, sum);
   }
 };
 
 // Units of 16 columns, an instruction each: codes lie as quarter_code_offset says.
 struct QuarterWeights : CodeInputs {
+  static constexpr int kNeighbours = 4;
   static constexpr int kWords = 2;
   static constexpr int kScaleWords = 1;
   static constexpr bool kSharesWords = true;
@@ -191,24 +230,36 @@ struct QuarterWeights : CodeInputs {
     }
   }
 
-  template <int kColumns>
-  __device__ __forceinline__ static void multiply(const CodeForm& form, const uint4* words,
-                                                  const uint32_t* numbers,
-                                                  const uint32_t (&b)[kColumns][kInputs],
-                                                  float (&sum)[kColumns][4]) {
-    sync_warp();
+  struct Operand {
+    uint32_t a[4][4];
+    float scales[4][2];  // by unit and row
+  };
+  __device__ __forceinline__ static Operand load(const CodeForm& form, const uint4* words,
+                                                 const uint32_t* numbers) {
     const LaneWords lane(form, numbers);
+    Operand own;
     OUTRIDER_UNROLL
     for (int i = 0; i < 4; ++i) {
       const uint4 word = words[i / 2 * static_cast<int>(kWarp)];
       const UnitNumbers n[2] = {lane.rows[0].numbers(form, i), lane.rows[1].numbers(form, i)};
       const uint32_t base[2] = {code_base<CodeType::kUnsigned8>(n[0].zero),
                                 code_base<CodeType::kUnsigned8>(n[1].zero)};
-      uint32_t a[4];
-      widen_codes<CodeType::kUnsigned8>(i % 2 == 0 ? word.x : word.z, i % 2 == 0 ? word.y : word.w, base, a);
+      widen_codes<CodeType::kUnsigned8>(i % 2 == 0 ? word.x : word.z, i % 2 == 0 ? word.y : word.w, base,
+                                        own.a[i]);
+      own.scales[i][0] = n[0].scale;
+      own.scales[i][1] = n[1].scale;
+    }
+    return own;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
       float unit[kColumns][4] = {};
-      add_products(i, a, b, unit);
-      add_scaled(n[0].scale, n[1].scale, unit, sum);
+      add_products(i, own.a[i], b, unit);
+      add_scaled(own.scales[i][0], own.scales[i][1], unit, sum);
     }
   }
 };

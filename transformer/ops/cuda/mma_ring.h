@@ -93,6 +93,14 @@ struct WeightRing {
   }
 };
 
+// Of a warp: all steps but the latest kPending are there, those of its other lanes too where numbers are
+// shared.
+template <class Form, int kPending>
+__device__ __forceinline__ void await_step() {
+  copy_async_wait<kPending>();
+  if constexpr (Form::Weights::kSharesWords) sync_warp();
+}
+
 // The ring of warp `warp` in shared memory that begins with `words` and `scales`, from tile `tile` on.
 template <class Form>
 __device__ __forceinline__ WeightRing<Form> ring_of_warp(const MmaArguments& a, uint4* words,

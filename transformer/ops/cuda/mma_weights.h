@@ -1,6 +1,6 @@
-// How matmul_mma (matmul_cuda.cu) holds one step of weights and of activations, for each format of weights:
-// what a lane copies, which of a token's activations it wants, and how the step is multiplied. Included by
-// kernels only.
+// How the kernels of products hold one step of weights and of activations, for each format of weights: what a
+// lane copies, which of a token's activations it wants, what becomes of the weights of a row tile (Operand),
+// and how they are multiplied with any number of tokens. Included by kernels only.
 #pragma once
 
 #include "base/cuda_device.h"
@@ -22,10 +22,16 @@ struct PairWeights {
   static constexpr int kScaleWords = 0;  // that a lane copies of a row tile's scales
   // Whether the four lanes that have the same rows copy one word of their numbers each, for all of them.
   static constexpr bool kSharesWords = false;
-  static constexpr int kInputs = 2;       // words that a lane has of a token's activations
-  static constexpr int kManyColumns = 8;  // tiles of 8 tokens in one pass of the form for many
-  static constexpr int kManyTiles = 4;    // row tiles that a warp has in hand there
+  static constexpr int kInputs = 2;       // words that a lane has of a token's activations,
+  static constexpr int kNeighbours = 4;   // in runs of so many
   static constexpr int kRowPadding = 16;  // elements, so that a warp's reads of staged tokens hit all banks
+  // Whether weights become bf16 by instructions, so that few warps should do it to the same ones.
+  static constexpr bool kIsWidened = false;
+  static constexpr bool kMayHaveMinimum = false;  // as PublishedWeights
+
+  struct Operand {
+    uint32_t a[4];
+  };
 
   // x: the token's activations of this step, of which `columns` exist. wide: aligned to 16 bytes.
   __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
@@ -41,40 +47,50 @@ struct PairWeights {
     b[1] = load_pair(x + own + 2, own + 2 < columns);
   }
 
-  template <int kColumns>
-  __device__ __forceinline__ static void multiply(const CodeForm&, const uint4* words, const uint32_t*,
-                                                  const uint32_t (&b)[kColumns][kInputs],
-                                                  float (&sum)[kColumns][4]) {
+  __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words, const uint32_t*) {
     const uint4 word = *words;
-    const uint32_t a[4] = {word.x, word.y, word.z, word.w};
+    return {{word.x, word.y, word.z, word.w}};
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
     OUTRIDER_UNROLL
-    for (int c = 0; c < kColumns; ++c) mma_16x8x16(sum[c], a, b[c]);
+    for (int c = 0; c < kColumns; ++c) mma_16x8x16(sum[c], own.a, b[c]);
   }
 };
 
 // fp16 as the sum of two bf16, exactly: a step is two instructions.
 struct HalfWeights : PairWeights {
-  template <int kColumns>
-  __device__ __forceinline__ static void multiply(const CodeForm&, const uint4* words, const uint32_t*,
-                                                  const uint32_t (&b)[kColumns][kInputs],
-                                                  float (&sum)[kColumns][4]) {
+  static constexpr bool kIsWidened = true;
+
+  struct Operand {
+    uint32_t upper[4], rest[4];
+  };
+  __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words, const uint32_t*) {
     const uint4 word = *words;
     const uint32_t halves[4] = {word.x, word.y, word.z, word.w};
-    uint32_t upper[4], rest[4];
+    Operand own;
     OUTRIDER_UNROLL
     for (int i = 0; i < 4; ++i) {
       const float low = float_of_half(static_cast<uint16_t>(halves[i]));
       const float high = float_of_half(static_cast<uint16_t>(halves[i] >> 16));
       const uint32_t low_bits = std::bit_cast<uint32_t>(low) & 0xffff0000u,
                      high_bits = std::bit_cast<uint32_t>(high) & 0xffff0000u;
-      upper[i] = low_bits >> 16 | high_bits;
-      rest[i] = std::bit_cast<uint32_t>(low - std::bit_cast<float>(low_bits)) >> 16 |
-                (std::bit_cast<uint32_t>(high - std::bit_cast<float>(high_bits)) & 0xffff0000u);
+      own.upper[i] = low_bits >> 16 | high_bits;
+      own.rest[i] = std::bit_cast<uint32_t>(low - std::bit_cast<float>(low_bits)) >> 16 |
+                    (std::bit_cast<uint32_t>(high - std::bit_cast<float>(high_bits)) & 0xffff0000u);
     }
+    return own;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
     OUTRIDER_UNROLL
     for (int c = 0; c < kColumns; ++c) {
-      mma_16x8x16(sum[c], upper, b[c]);
-      mma_16x8x16(sum[c], rest, b[c]);
+      mma_16x8x16(sum[c], own.upper, b[c]);
+      mma_16x8x16(sum[c], own.rest, b[c]);
     }
   }
 };
@@ -108,10 +124,11 @@ __device__ __forceinline__ uint32_t widen_half_bytes(uint32_t codes) {
 struct CodeInputs {
   static constexpr int kStepColumns = kGroupStep;
   static constexpr int kInputs = 8;
-  static constexpr int kManyColumns = 4;
-  static constexpr int kManyTiles = 2;
+  static constexpr int kNeighbours = 8;
   static constexpr int kRowPadding = 32;
   static constexpr bool kSharesWords = false;
+  static constexpr bool kIsWidened = true;
+  static constexpr bool kMayHaveMinimum = false;
 
   // wide: activations are aligned to 16 bytes.
   __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
@@ -167,24 +184,34 @@ struct CodeWeights : CodeInputs {
   static constexpr int kWords = 2;
   static constexpr int kScaleWords = 1;
 
-  template <int kColumns>
-  __device__ __forceinline__ static void multiply(const CodeForm&, const uint4* words, const uint32_t* scales,
-                                                  const uint32_t (&b)[kColumns][kInputs],
-                                                  float (&sum)[kColumns][4]) {
-    float group[kColumns][4] = {};
+  struct Operand {
+    uint32_t a[4][4];
+    uint32_t scales;
+  };
+  __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words,
+                                                 const uint32_t* scales) {
+    Operand own{.a = {}, .scales = *scales};
     OUTRIDER_UNROLL
     for (int half = 0; half < 2; ++half) {
       const uint4 word = words[half * static_cast<int>(kWarp)];
       const uint32_t codes[2][2] = {{word.x, word.y}, {word.z, word.w}};
       OUTRIDER_UNROLL
       for (int i = 0; i < 2; ++i) {
-        uint32_t a[4];
+        uint32_t(&a)[4] = own.a[half * 2 + i];
         widen<kType>(codes[i][0], a[0], a[2]);
         widen<kType>(codes[i][1], a[1], a[3]);
-        add_products(half * 2 + i, a, b, group);
       }
     }
-    add_scaled(*scales, group, sum);
+    return own;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
+    float group[kColumns][4] = {};
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) add_products(i, own.a[i], b, group);
+    add_scaled(own.scales, group, sum);
   }
 };
 
@@ -193,24 +220,45 @@ struct HalfByteWeights : CodeInputs {
   static constexpr int kWords = 1;
   static constexpr int kScaleWords = 2;
 
-  template <int kColumns>
-  __device__ __forceinline__ static void multiply(const CodeForm&, const uint4* words, const uint32_t* scales,
-                                                  const uint32_t (&b)[kColumns][kInputs],
-                                                  float (&sum)[kColumns][4]) {
+  struct Operand {
+    uint32_t a[4][4];
+    uint32_t scales[2];
+  };
+  __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words,
+                                                 const uint32_t* scales) {
     const uint4 word = *words;
     const uint32_t codes[4] = {word.x, word.y, word.z, word.w};
+    Operand own{.a = {}, .scales = {scales[0], scales[kWarp]}};
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      own.a[i][0] = widen_half_bytes(codes[i]);
+      own.a[i][1] = widen_half_bytes(codes[i] >> 8);
+      own.a[i][2] = widen_half_bytes(codes[i] >> 4);
+      own.a[i][3] = widen_half_bytes(codes[i] >> 12);
+    }
+    return own;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
     OUTRIDER_UNROLL
     for (int half = 0; half < 2; ++half) {
       float group[kColumns][4] = {};
       OUTRIDER_UNROLL
-      for (int i = half * 2; i < half * 2 + 2; ++i) {
-        const uint32_t a[4] = {widen_half_bytes(codes[i]), widen_half_bytes(codes[i] >> 8),
-                               widen_half_bytes(codes[i] >> 4), widen_half_bytes(codes[i] >> 12)};
-        add_products(i, a, b, group);
-      }
-      add_scaled(scales[half * static_cast<int>(kWarp)], group, sum);
+      for (int i = half * 2; i < half * 2 + 2; ++i) add_products(i, own.a[i], b, group);
+      add_scaled(own.scales[half], group, sum);
     }
   }
 };
+
+// A step of one row tile.
+template <class Weights, int kColumns>
+__device__ __forceinline__ void multiply_step(const CodeForm& form, const uint4* words,
+                                              const uint32_t* scales,
+                                              const uint32_t (&b)[kColumns][Weights::kInputs],
+                                              float (&sum)[kColumns][4]) {
+  Weights::template add<kColumns>(form, Weights::load(form, words, scales), b, sum);
+}
 
 }  // namespace outrider::cuda

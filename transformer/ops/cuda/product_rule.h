@@ -41,25 +41,24 @@ constexpr int64_t staged_bytes(WeightType type, int64_t k) {
 // Of more rows than this nearly every expert of a mixture is some row's choice.
 constexpr int64_t kRowsOfAllExperts = 64;
 
-// Blocks of 128 (`has_128`), 64 or 32 rows: those with which the busiest multiprocessor reads least, which is
-// what such products wait for. Where blocks of all slices leave more than a quarter of the multiprocessors
-// idle, slices are spread over blocks (`may_split`).
+// Blocks of 128, 64 or 32 rows: those with which the busiest multiprocessor reads least, which is what such
+// products wait for. Where blocks of all slices leave more than a quarter of the multiprocessors idle, slices
+// are spread over blocks (`may_split`). `weight_bits`: of one weight, without what a group shares.
 constexpr WideProduct choose_wide_product(int64_t rows, int64_t n, int slices, int multiprocessors,
-                                          bool has_128, bool may_split) {
+                                          int weight_bits, bool may_split) {
   const int64_t groups = (n + kWideTileRows - 1) / kWideTileRows;
   if (rows <= kFewRows) return {kFewRows, false, groups};
   const auto blocks_of = [&](int tile) { return groups * ((rows + tile - 1) / tile); };
   const int least = rows <= 32 ? 32 : 64;
   if (may_split && 4 * blocks_of(least) < 3 * int64_t{multiprocessors})
     return {least, true, blocks_of(least) * slices};
-  // Bytes of a column: only bf16 has blocks of 128, others have one byte a weight or less.
-  const auto read_of = [&](int tile) {
+  const auto bits_of = [&](int tile) {  // of a column
     const int64_t in_turn = (blocks_of(tile) + multiprocessors - 1) / multiprocessors;
-    return in_turn * (kWideTileRows * (has_128 ? 2 : 1) + tile * 2);
+    return in_turn * (kWideTileRows * weight_bits + tile * 16);
   };
   int best = 32;
   for (const int tile : {64, 128})
-    if ((tile == 64 || has_128) && read_of(tile) <= read_of(best)) best = tile;
+    if (bits_of(tile) <= bits_of(best)) best = tile;
   return {best, false, blocks_of(best)};
 }
 
