@@ -96,6 +96,28 @@ TEST_P(CudaPublishedFormat, MemoryIsPlanned) {
   }
 }
 
+// Gates and ups that their product makes one are never apart.
+TEST(CudaMemoryPlans, GatesAndUpsTakeRoomWhereTheyAreApart) {
+  ModelConfig config{.hidden_size = 64,
+                     .num_layers = 2,
+                     .num_heads = 4,
+                     .num_kv_heads = 2,
+                     .head_dim = 16,
+                     .intermediate_size = 96,
+                     .vocab_size = 64};
+  const auto gate_columns = [&](WeightFormat format) {
+    return plan_weights(config, ShardPlan(config, {}), format).gate_columns;
+  };
+  EXPECT_EQ(gate_columns(WeightFormat::kBFloat16), 0);
+  EXPECT_EQ(gate_columns(WeightFormat::kInt4), 0);
+  config.intermediate_size = 100;  // 200 rows of weights do not fill tiles of 16
+  EXPECT_EQ(gate_columns(WeightFormat::kBFloat16), 100);
+  config.intermediate_size = 96;
+  config.layers = {{}, {.has_experts = true}};
+  config.experts = ExpertConfig{.count = 4, .chosen = 2, .intermediate_size = 32};
+  EXPECT_EQ(gate_columns(WeightFormat::kBFloat16), 128);
+}
+
 // DeepSeek-V3 in blocks of fp8, with latent attention, whose kv_b_proj is held in bf16.
 TEST(CudaPublishedLatents, AreMultipliedAsOnTheCpuWithTheBitsOfAnyChunkAndRanks) {
   if (const std::string reason = testing::no_suite_device(); !reason.empty()) GTEST_SKIP() << reason;

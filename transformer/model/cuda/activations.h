@@ -35,7 +35,7 @@ struct Activations {
                  element_bytes(p.activation())),
         workspace(p.attention_floats(max_positions)),
         gathered(o.max_rows * p.gathered_columns() * element_bytes(p.activation())),
-        gate_up(o.max_rows * 2 * columns),
+        gate_up(o.max_rows * 2 * p.weights.gate_columns),
         activated(o.max_rows * columns * element_bytes(p.activation())),
         expert_weights(p.config.experts ? o.max_rows * (p.config.experts->count + 1) : 0),
         partial(o.max_rows * p.config.hidden_size),
@@ -64,7 +64,7 @@ struct Activations {
   DeviceBuffer<std::byte> attended;  // [rows, value_dim of all heads]
   DeviceBuffer<float> workspace;
   DeviceBuffer<std::byte> gathered;    // [rows, columns of codes]: inputs in the order of one matrix
-  DeviceBuffer<float> gate_up;         // [rows, gates, then ups]
+  DeviceBuffer<float> gate_up;         // [rows, gates, then ups], where a product leaves them so
   DeviceBuffer<std::byte> activated;   // [rows, columns]
   DeviceBuffer<float> expert_weights;  // [rows, experts + 1]
   DeviceBuffer<float> partial;         // [rows, hidden]: this rank's leaves, then the sum over ranks

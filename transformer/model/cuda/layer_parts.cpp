@@ -48,7 +48,7 @@ void Products::multiply(int64_t rows, const void* x, int64_t x_stride, const Dev
       inputs = gathered;
     }
     matmul(stream, shape, inputs, m, out);
-    out += m.n;
+    if (out) out += m.n;  // what is gated is of one matrix
   }
 }
 

@@ -18,8 +18,8 @@ int64_t MemoryPlan::activation_bytes(const ModelOptions& o) const {
   if (config.latent)
     attention +=
         config.latent->q_rank * element + heads * (4 * config.head_dim + config.output_dim() * element);
-  const int64_t per_row = config.hidden_size * (8 + element) + attention + columns() * (8 + element) +
-                          gathered_columns() * element;
+  const int64_t per_row = config.hidden_size * (8 + element) + attention + columns() * element +
+                          8 * weights.gate_columns + gathered_columns() * element;
   return o.max_rows * per_row + o.max_logit_rows * (config.hidden_size * element + 4 * shard.vocab.size()) +
          4 * (attention_floats(planned_positions(config, o)) + split_floats(o.max_rows));
 }

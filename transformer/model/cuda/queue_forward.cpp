@@ -192,7 +192,7 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   const int64_t columns = w.gate_up.n() / 2;
   const bool is_gelu = config_.activation == Activation::kGeluTanh;
   if (w.gate_up.is_paired()) {
-    multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), columns,
+    multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, nullptr, columns,
              {.kind = is_gelu ? GateKind::kGeluTanh : GateKind::kSilu,
               .bias = w.gate_up_bias.data(),
               .out = reinterpret_cast<bf16*>(act_->activated.data())});

@@ -144,8 +144,12 @@ Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config,
     RETURN_IF_ERROR(add_stack(plan_stack(s.o, all.types.layers)));
     if (const ExpertSources* experts = s.mixture()) {
       RETURN_IF_ERROR(add_part(plan_mixture(*experts, config, plan, all.types.layers)));
+      all.gate_columns = std::max(all.gate_columns, mlp_columns(config, plan, true).count);
     } else {
-      RETURN_IF_ERROR(add_stack(plan_gates(s.dense().gate_up, all.types.layers)));
+      ASSIGN_OR_RETURN(const StackPlan gate_up, plan_gates(s.dense().gate_up, all.types.layers));
+      add(all, gate_up);
+      if (!gate_up.front().is_paired)
+        all.gate_columns = std::max(all.gate_columns, mlp_columns(config, plan, false).count);
       RETURN_IF_ERROR(add_stack(plan_stack(s.dense().down, all.types.layers)));
     }
   }
@@ -167,14 +171,16 @@ WeightPlan plan_weights(const ModelConfig& c, const ShardPlan& plan, WeightForma
   for (const MatrixSize& size : attention_inputs(c, plan)) attention += bytes(size.n, size.k);
   for (const MatrixSize& size : head_matrices(c, plan))
     attention += bytes_as(types.activation(), size.n, size.k, {size.k});
+  WeightPlan all;
   int64_t layers = c.num_layers * attention;
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const MlpColumns columns = mlp_columns(c, plan, c.layer(i).has_experts);
     layers +=
         bytes(2 * columns.count, c.hidden_size) + bytes(c.hidden_size, columns.count, columns.leaf_ends);
+    if (c.layer(i).has_experts || !can_pair(types.layers, 2 * columns.count))
+      all.gate_columns = std::max(all.gate_columns, columns.count);
   }
   const int64_t vocabulary = bytes_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
-  WeightPlan all;
   all.types = types;
   all.bytes = layers + (c.tie_word_embeddings ? 1 : 2) * vocabulary;
   return all;

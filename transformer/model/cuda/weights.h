@@ -98,6 +98,7 @@ struct MatrixSizes {
 // What a rank's weights will be and take on its device; other weights than matrices are small.
 struct WeightPlan : MatrixSizes {
   DeviceWeightTypes types;
+  int64_t gate_columns = 0;  // the most of an MLP whose product does not end with what gates and ups become
 };
 // As stored, unless `format` asks for something else. An error names what a device does not take.
 Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
