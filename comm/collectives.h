@@ -34,6 +34,9 @@ class Collectives {
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void barrier() = 0;
+  // A barrier that may take arbitrarily long (no deadline), and burns no core: ranks load their parts of a
+  // model from disks of their own.
+  virtual void meet() = 0;
 
   // Waiting for work, not for arithmetic: like broadcast, but may take arbitrarily long (no deadline) and
   // must not burn a core while it waits. Non-roots receive any length up to max_bytes.

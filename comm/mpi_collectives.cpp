@@ -109,12 +109,13 @@ class MpiCollectives final : public Collectives {
 
   void barrier() override {
     begin();
-    // Dissemination: after step k a rank has heard of the 2^k ranks before it.
-    for (int stride = 1; stride < size_; stride *= 2) {
-      receive((rank_ - stride + size_) % size_, {});
-      send((rank_ + stride) % size_, {});
-      wait();
-    }
+    disseminate(kYieldInOperation);
+  }
+
+  void meet() override {
+    begin();
+    deadline_ = Clock::time_point::max();
+    disseminate(kYieldForWork);
   }
 
   void broadcast_message(std::vector<std::byte>& bytes, int root, size_t max_bytes) override {
@@ -188,9 +189,18 @@ class MpiCollectives final : public Collectives {
     return static_cast<int>(bytes.size());
   }
 
+  // After step k a rank has heard of the 2^k ranks before it.
+  void disseminate(microseconds before_sleep) {
+    for (int stride = 1; stride < size_; stride *= 2) {
+      receive((rank_ - stride + size_) % size_, {});
+      send((rank_ + stride) % size_, {});
+      wait(before_sleep);
+    }
+  }
+
   // Until everything started is done.
-  void wait() {
-    Patience patience(waiting_, kYieldInOperation);
+  void wait(microseconds before_sleep = kYieldInOperation) {
+    Patience patience(waiting_, before_sleep);
     for (uint64_t polls = 1; !done(); ++polls) {
       if (polls % 64 == 0) {
         throw_if_others_aborted();

@@ -25,6 +25,7 @@ class SingleCollectives final : public Collectives {
     check_alive();
   }
   void barrier() override { check_alive(); }
+  void meet() override { check_alive(); }
   void broadcast_message(std::vector<std::byte>& bytes, int root, size_t max_bytes) override {
     CHECK(root == 0 && bytes.size() <= max_bytes, "root={} bytes={} max={}", root, bytes.size(), max_bytes);
     check_alive();

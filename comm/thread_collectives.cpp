@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum class Operation { kSumFloat, kSum, kMax, kMin, kGather, kBroadcast, kBarrier, kMessage };
+enum class Operation { kSumFloat, kSum, kMax, kMin, kGather, kBroadcast, kBarrier, kMeet, kMessage };
 constexpr const char* kOperationNames[] = {"all_reduce_sum(float)",
                                            "all_reduce_sum",
                                            "all_reduce_max",
@@ -24,6 +24,7 @@ constexpr const char* kOperationNames[] = {"all_reduce_sum(float)",
                                            "all_gather",
                                            "broadcast",
                                            "barrier",
+                                           "meet",
                                            "broadcast_message"};
 
 // What one rank brought to the operation in progress. Its buffers belong to the group until the operation
@@ -79,10 +80,12 @@ class ThreadGroup {
   }
 
  private:
-  // An operation may take `timeout` from its first rank; one that waits for work, from its root.
+  // An operation may take `timeout` from its first rank; one that waits for work, from its root; a meeting
+  // takes as long as it takes.
   Clock::time_point deadline_of(int rank, const Call& call) const {
     const bool waits_for_work = call.operation == Operation::kMessage && rank != call.root;
-    return waits_for_work ? Clock::time_point::max() : Clock::now() + options_.timeout;
+    const bool has_none = waits_for_work || call.operation == Operation::kMeet;
+    return has_none ? Clock::time_point::max() : Clock::now() + options_.timeout;
   }
 
   void wait(uint64_t round, Clock::time_point deadline) {
@@ -144,6 +147,7 @@ class ThreadGroup {
       case Operation::kBroadcast:
         return copy_to_all(static_cast<size_t>(first.root), first.elements);
       case Operation::kBarrier:
+      case Operation::kMeet:
         return;
       case Operation::kMessage:
         return copy_message();
@@ -221,6 +225,7 @@ class ThreadCollectives final : public Collectives {
         {.operation = Operation::kBroadcast, .root = root, .elements = bytes.size(), .data = bytes.data()});
   }
   void barrier() override { group_->run(rank_, {.operation = Operation::kBarrier}); }
+  void meet() override { group_->run(rank_, {.operation = Operation::kMeet}); }
   void broadcast_message(std::vector<std::byte>& bytes, int root, size_t max_bytes) override {
     CHECK(root >= 0 && root < size(), "root={} ranks={}", root, size());
     group_->run(rank_,

@@ -25,9 +25,11 @@ Result<std::unique_ptr<Model>> load_part(const RoleSettings& settings, const Pre
                                          RoleThreads threads, Collectives& group) {
   auto part = load_draft(settings, prepared, threads, group);
   uint64_t failed = part.ok() ? 0 : 1;
+  group.meet();  // ranks do not load equally fast, and operations have a deadline
   group.all_reduce_max(std::span(&failed, 1));
   if (part.ok() && failed != 0)
     return unavailable("another rank of this draft worker could not load its part of the draft model");
+  if (part.ok()) warm_up(**part, group);
   return part;
 }
 

@@ -39,10 +39,18 @@ bool any_rank(Collectives& group, bool own) {
   return std::count(all.begin(), all.end(), char{1}) > 0;
 }
 
-// On the host the first passes of a small model take up to six times as long as later ones: memory is touched
-// for the first time, threads and caches are cold. That would be in the first answer's time, and in what the
-// draft length policy takes a pass to cost. Devices do the same while they load. All ranks make the same
-// passes.
+}  // namespace
+
+std::function<void(const std::string&)> placed(const char* role, bool quiet) {
+  if (quiet) return nullptr;
+  return
+      [role](const std::string& text) { std::fprintf(stderr, "outrider: %s on %s\n", role, text.c_str()); };
+}
+
+int target_ranks(const ModelSettings& models) {
+  return models.data_parallel_size * models.tensor_parallel_size;
+}
+
 void warm_up(Model& model, Collectives& group) {
   if (model.device_group()) return;
   constexpr std::array<size_t, 5> kRows{8, 1, 2, 1, 1};
@@ -57,25 +65,6 @@ void warm_up(Model& model, Collectives& group) {
     if (any_rank(group, !done || std::chrono::steady_clock::now() - begun > kLongPass)) break;
   }
   model.kv().release(sequence);
-}
-
-Result<std::unique_ptr<Model>> load_and_warm_up(const std::string& directory, const ModelOptions& options,
-                                                Collectives& group) {
-  auto model = Model::load(directory, options, group);
-  if (model.ok()) warm_up(**model, group);
-  return model;
-}
-
-}  // namespace
-
-std::function<void(const std::string&)> placed(const char* role, bool quiet) {
-  if (quiet) return nullptr;
-  return
-      [role](const std::string& text) { std::fprintf(stderr, "outrider: %s on %s\n", role, text.c_str()); };
-}
-
-int target_ranks(const ModelSettings& models) {
-  return models.data_parallel_size * models.tensor_parallel_size;
 }
 
 Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
@@ -93,7 +82,11 @@ Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const P
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  return load_and_warm_up(settings.models.model, model_opts, group);
+  auto model = Model::load(settings.models.model, model_opts, group);
+  if (!model.ok()) return model;
+  group.meet();  // ranks do not load equally fast, and passes have a deadline
+  warm_up(**model, group);
+  return model;
 }
 
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
@@ -126,7 +119,9 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  return load_and_warm_up(settings.models.draft_model, model_opts, group);
+  auto model = Model::load(settings.models.draft_model, model_opts, group);
+  if (model.ok() && group.size() == 1) warm_up(**model, group);
+  return model;
 }
 
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,

@@ -21,8 +21,14 @@ inline constexpr int64_t kDraftPrefillRows = 256;  // of a pass that reads a pro
 // How many devices the target takes; those of draft workers follow.
 int target_ranks(const ModelSettings& models);
 
-// This rank's shard of the target, of the target group with this number, and the draft model, or this
-// rank's shard of it (draft_ranks.h).
+// On the host the first passes of a small model take up to six times as long as later ones: memory is touched
+// for the first time, threads and caches are cold. That would be in the first answer's time, and in what the
+// draft length policy takes a pass to cost. So a few are made before a role says that it is ready. Devices do
+// the same while they load. All ranks make the same passes.
+void warm_up(Model& model, Collectives& group);
+
+// This rank's shard of the target, of the target group with this number, when all ranks have theirs; and the
+// draft model, or this rank's shard of it (draft_ranks.h), which is warmed up if there is but one.
 Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
                                            RoleThreads threads, Collectives& group, int target_group = 0);
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,

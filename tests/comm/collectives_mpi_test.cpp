@@ -29,6 +29,10 @@ TEST_P(MpiCollectivesTest, AbortReachesEveryone) { run(suite::abort_reaches_ever
 TEST_P(MpiCollectivesTest, WaitingForWorkHasNoDeadline) {
   run(suite::waiting_for_work_has_no_deadline, {.timeout = suite::kShortTimeout});
 }
+TEST_P(MpiCollectivesTest, MeetingHasNoDeadline) {
+  run(suite::meeting_has_no_deadline, {.timeout = suite::kShortTimeout});
+}
+TEST_P(MpiCollectivesTest, AbortReachesAMeeting) { run(suite::abort_reaches_a_meeting); }
 TEST_P(MpiCollectivesTest, ALateRankFailsEveryone) {
   run(suite::a_late_rank_fails_everyone, {.timeout = suite::kShortTimeout});
 }

@@ -163,6 +163,23 @@ inline void waiting_for_work_has_no_deadline(Collectives& group) {
   EXPECT_EQ(bytes, bytes_of(0, 0, 10));
 }
 
+// So does a meeting, whoever comes last.
+inline void meeting_has_no_deadline(Collectives& group) {
+  for (const int last : {0, group.size() - 1}) {
+    if (group.rank() == last) std::this_thread::sleep_for(kShortTimeout + 100ms);
+    group.meet();
+  }
+  group.barrier();
+}
+
+inline void abort_reaches_a_meeting(Collectives& group) {
+  group.meet();
+  if (group.rank() == group.size() - 1)
+    group.abort();
+  else
+    EXPECT_THROW(group.meet(), CollectiveError);
+}
+
 inline void abort_reaches_everyone(Collectives& group) {
   const auto start = std::chrono::steady_clock::now();
   group.barrier();

@@ -39,6 +39,10 @@ TEST_P(CollectivesTest, AbortReachesEveryone) { run(suite::abort_reaches_everyon
 TEST_P(CollectivesTest, WaitingForWorkHasNoDeadline) {
   run(suite::waiting_for_work_has_no_deadline, {.timeout = suite::kShortTimeout});
 }
+TEST_P(CollectivesTest, MeetingHasNoDeadline) {
+  run(suite::meeting_has_no_deadline, {.timeout = suite::kShortTimeout});
+}
+TEST_P(CollectivesTest, AbortReachesAMeeting) { run(suite::abort_reaches_a_meeting); }
 TEST_P(CollectivesTest, ALateRankFailsEveryone) {
   if (alone()) return;  // nobody to be late for
   run(suite::a_late_rank_fails_everyone, {.timeout = suite::kShortTimeout});

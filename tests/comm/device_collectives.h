@@ -56,6 +56,7 @@ class DeviceCollectives final : public Collectives {
     uint64_t nothing = 0;
     all_reduce_max(std::span(&nothing, 1));
   }
+  void meet() override { host_.meet(); }
   void broadcast_message(std::vector<std::byte>& bytes, int root, size_t max_bytes) override {
     host_.broadcast_message(bytes, root, max_bytes);
   }

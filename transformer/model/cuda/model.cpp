@@ -86,6 +86,7 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   DeviceWeights weights =
       upload_weights(map, config, plan.shard, weight_plan.types, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
+  collectives.meet();  // ranks do not load equally fast, and operations have a deadline
   return std::unique_ptr<Model>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
 }
