@@ -20,16 +20,17 @@ bool goes_on(Collectives& group, bool leader_goes_on) {
   return word.at(0) != std::byte{0};
 }
 
-// Every rank's part, or an error on all of them: nobody waits for a rank that has none.
+// Every rank's part, or an error on all of them: nobody waits for a rank that has none. The others may be
+// anywhere in their loading, on devices in operations of the group.
 Result<std::unique_ptr<Model>> load_part(const RoleSettings& settings, const Preparation& prepared,
                                          RoleThreads threads, Collectives& group) {
   auto part = load_draft(settings, prepared, threads, group);
-  uint64_t failed = part.ok() ? 0 : 1;
-  group.meet();  // ranks do not load equally fast, and operations have a deadline
-  group.all_reduce_max(std::span(&failed, 1));
-  if (part.ok() && failed != 0)
-    return unavailable("another rank of this draft worker could not load its part of the draft model");
-  if (part.ok()) warm_up(**part, group);
+  if (!part.ok()) {
+    group.abort();
+    return part;
+  }
+  group.meet();  // ranks do not load equally fast, and passes have a deadline
+  warm_up(**part, group);
   return part;
 }
 

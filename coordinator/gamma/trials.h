@@ -39,8 +39,9 @@ class Trials {
   bool off_ = false;
   Kind now_ = Kind::kNone, before_ = Kind::kNone;  // of the last decision, and of the one before
   int32_t fruitless_ = 0;                          // trials of drafts in a row after which nobody drafted
-  int32_t since_plain_ = 1021;  // steps; nothing is known at first, so the first trial is soon
-  int32_t plain_left_ = 0;      // steps of a plain trial that are to come
+  int32_t since_plain_ =
+      1021;  // steps; nothing is known at first, so the first trial is soon, unless drafts plainly gain
+  int32_t plain_left_ = 0;  // steps of a plain trial that are to come
   bool plain_tried_ = false;
   double rate_ = 0;  // of what a plain trial stands in for
 };

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
+#include "base/program/interrupt.h"
+
 namespace outrider {
 namespace {
 
@@ -28,22 +31,30 @@ bool CompareTurns::go_on(int turns, std::chrono::duration<double> taken) const {
   return wanted > 0 ? turns < wanted : turns < kMostTurns && taken < kLongEnough;
 }
 
-PlainRuns::PlainRuns(const GenerateJob& job)
-    : job_(job),
-      without_drafter_(without_drafter(job.cluster)),
-      plain_job_{without_drafter_, job.prepared, job.requests, job.finished, job.policy, 0, false} {}
+GenerateResult PlainRuns::run(bool plain, bool quiet) const {
+  ClusterSettings cluster = plain ? without_drafter(job_.cluster) : job_.cluster;
+  cluster.quiet = cluster.quiet || quiet;
+  const GenerateJob job{
+      cluster, job_.prepared, job_.requests, job_.finished, plain ? 0 : job_.workers, job_.listens && !plain};
+  return run_in_one_process(job, nullptr, nullptr);
+}
 
 Status PlainRuns::first() {
-  plain_ = run_in_one_process(plain_job_, nullptr, nullptr);
+  plain_ = run(true, false);
   return plain_.status;
 }
 
-Result<PlainComparison> PlainRuns::compare(const GenerateResult& speculative, CompareTurns turns) {
+PlainComparison PlainRuns::compare(const GenerateResult& speculative, CompareTurns turns) {
   std::vector<PlainTurn> measured{compare_with_plain(plain_.totals, speculative.totals)};
   identical_ = same_output(plain_, speculative);
+  note_first_signal();  // the texts are told, and shall be reported
   while (turns.go_on(static_cast<int>(measured.size()), std::chrono::steady_clock::now() - begun_)) {
-    ASSIGN_OR_RETURN(const PlainTurn next, turn(measured.size() % 2 == 0, speculative));
-    measured.push_back(next);
+    const auto next = turn(measured.size() % 2 == 0, speculative);
+    if (!next.ok()) {
+      tell_error("--compare-plain: " + next.status().message());
+      break;
+    }
+    measured.push_back(*next);
   }
   return PlainComparison::of(measured, identical_);
 }
@@ -52,7 +63,7 @@ Result<PlainTurn> PlainRuns::turn(bool plain_first, const GenerateResult& expect
   GenerateResult plain, speculative;
   for (const bool is_plain : {plain_first, !plain_first}) {
     GenerateResult& result = is_plain ? plain : speculative;
-    result = run_in_one_process(is_plain ? plain_job_ : job_, nullptr, nullptr);
+    result = run(is_plain, true);
     RETURN_IF_ERROR(result.status);
     identical_ = identical_ && same_output(result, expected);
   }

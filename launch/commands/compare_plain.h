@@ -20,22 +20,20 @@ struct CompareTurns {
 // turns, whose texts nobody sees. Used in that order; `job` outlives it.
 class PlainRuns {
  public:
-  explicit PlainRuns(const GenerateJob& job);
-  PlainRuns(const PlainRuns&) = delete;
-  PlainRuns& operator=(const PlainRuns&) = delete;
+  explicit PlainRuns(const GenerateJob& job) : job_(job) {}
 
   Status first();
-  Result<PlainComparison> compare(const GenerateResult& speculative, CompareTurns turns);
+  // Where a further turn fails or is interrupted, what was measured counts, and the error is told.
+  PlainComparison compare(const GenerateResult& speculative, CompareTurns turns);
   // Of the first run.
   const std::vector<RequestResult>& requests() const { return plain_.requests; }
 
  private:
+  GenerateResult run(bool plain, bool quiet) const;
   Result<PlainTurn> turn(bool plain_first, const GenerateResult& expected);
 
   const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   const GenerateJob& job_;
-  const ClusterSettings without_drafter_;
-  const GenerateJob plain_job_;
   GenerateResult plain_;
   bool identical_ = true;
 };

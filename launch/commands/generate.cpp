@@ -61,6 +61,22 @@ Status check_resume(const RunFiles& files, bool compares_plain) {
   return {};
 }
 
+Status check_comparison(const RunOptions& options, const ClusterSettings& cluster, bool is_mpi) {
+  if (!options.compare_plain)
+    return options.compare_turns > 1 ? invalid_argument("--compare-turns needs --compare-plain") : Status();
+  if (is_mpi) return unsupported("--compare-plain works in one process; drop it or mpirun");
+  if (cluster.targets_join())
+    return unsupported(
+        "--compare-plain runs twice, and target groups that join leave with the first run; drop it or "
+        "--listen-targets");
+  if (options.compare_turns > 1 && !cluster.pool.listen.empty())
+    return unsupported("draft workers that join leave with the run; drop --compare-turns or --listen");
+  if (!cluster.speculates())
+    return invalid_argument(
+        "--compare-plain needs a drafter: --draft-model DIR, --drafter suffix or --listen");
+  return {};
+}
+
 void tell_what_is_finished(const std::string& file, const std::vector<PromptRequest>& requests,
                            const FinishedResults& finished) {
   const auto found = std::count_if(requests.begin(), requests.end(), [&](const PromptRequest& request) {
@@ -87,12 +103,8 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
     return invalid_argument("nothing to do: give --prompt TEXT or --prompts FILE.jsonl");
   if (options.request.prompt && !options.files.prompts.empty())
     return invalid_argument("--prompt and --prompts exclude each other; drop one");
-  if (options.compare_plain && mpi)
-    return unsupported("--compare-plain works in one process; drop it or mpirun");
-  if (options.compare_plain && !cluster.speculates())
-    return invalid_argument(
-        "--compare-plain needs a drafter: --draft-model DIR, --drafter suffix or --listen");
-  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(cluster.speculation.policy()));
+  RETURN_IF_ERROR(check_comparison(options, cluster, mpi != nullptr));
+  RETURN_IF_ERROR(parse_gamma_policy(cluster.speculation.policy()).status());
   RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, options.request.rule));
   RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
   std::vector<std::string> notes;
@@ -123,7 +135,6 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
                         prepared,
                         requests,
                         finished,
-                        policy,
                         cluster.models.has_draft_workers() ? own_workers : 0,
                         !cluster.pool.listen.empty()};
   std::optional<PlainRuns> plain;
@@ -141,10 +152,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   }
 
   std::optional<PlainComparison> comparison;
-  if (plain) {
-    const CompareTurns turns{job.listens ? 1 : options.compare_turns};
-    ASSIGN_OR_RETURN(comparison, plain->compare(result, turns));
-  }
+  if (plain) comparison = plain->compare(result, {job.listens ? 1 : options.compare_turns});
   const RunDescription run = describe_run(cluster, prepared);
   const auto categories =
       by_category(result.requests, plain ? plain->requests() : std::vector<RequestResult>());

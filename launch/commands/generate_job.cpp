@@ -112,7 +112,13 @@ GenerateResult run_generate_job(const GenerateJob& job, std::unique_ptr<Transpor
           },
       .asked_to_stop = [] { return noted_signal() != 0; },
   };
-  auto made = make_coordinator(job.cluster, job.prepared, std::move(transport), job.policy, callbacks, trace);
+  // Of this run alone: what a policy has learnt goes on in whatever it makes.
+  const auto policy = parse_gamma_policy(job.cluster.speculation.policy());
+  if (!policy.ok()) {
+    result.status = policy.status();
+    return result;
+  }
+  auto made = make_coordinator(job.cluster, job.prepared, std::move(transport), *policy, callbacks, trace);
   if (!made.ok()) {
     result.status = made.status();
     return result;

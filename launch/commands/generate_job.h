@@ -23,7 +23,6 @@ struct GenerateJob {
   const Preparation& prepared;
   const std::vector<PromptRequest>& requests;
   const FinishedResults& finished;  // requests that need not run
-  GammaPolicyFactory policy;
   int workers = 0;       // draft workers of the run itself; none: plain decoding
   bool listens = false;  // others may join
 };

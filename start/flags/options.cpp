@@ -401,7 +401,7 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("--compare-turns", o.compare_turns,
                  "How often --compare-plain runs both, in turns; the speed-up is the median of theirs. 0: as "
                  "often as "
-                 "begins within two seconds, nine times at most")
+                 "begins within two seconds, nine times at most, and once with --listen")
       ->check(CLI::Range(0, 1000))
       ->group("Speculation")
       ->capture_default_str();
