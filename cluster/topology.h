@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
-#include "comm/messages.h"
+#include "comm/messages/joining.h"
 
 namespace outrider {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 
 namespace outrider {
 

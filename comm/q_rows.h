@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <span>
 
+#include "base/draft_tree.h"
 #include "base/q_row.h"
 #include "base/status.h"
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 
 namespace outrider {
 

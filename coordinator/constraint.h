@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "base/sampling_params.h"
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
+#include "comm/messages/verifying.h"
 #include "transformer/grammar/grammar.h"
 
 namespace outrider {

@@ -5,7 +5,7 @@
 #include <array>
 #include <optional>
 
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
 #include "coordinator/metrics.h"
 
 namespace outrider {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <optional>
 
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
 #include "comm/transport.h"
 #include "coordinator/constraint.h"
 #include "coordinator/drafter_choice.h"

@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "base/types.h"
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
+#include "comm/messages/verifying.h"
 #include "transformer/kv/kv_shape.h"
 
 namespace outrider {

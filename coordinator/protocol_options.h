@@ -8,7 +8,7 @@
 
 #include "base/types.h"
 #include "comm/codec.h"
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 #include "coordinator/gamma/gamma_policy.h"
 #include "coordinator/request.h"
 #include "coordinator/tree_shapes.h"

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/draft_tree.h"
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 
 namespace outrider {
 

@@ -5,7 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/messages.h"
+#include "base/sampling_params.h"
+#include "comm/messages/draft_forms.h"
 
 namespace outrider {
 

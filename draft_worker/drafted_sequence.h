@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
 #include "draft_worker/draft_window.h"
 #include "draft_worker/growing_tree.h"
 #include "draft_worker/outcome_statistics.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
 #include "transformer/model/model.h"
 
 namespace outrider {
@@ -123,9 +123,9 @@ struct LookaheadDrafterOptions {
   int32_t max_context = 1 << 20;
   int32_t ngram = 4;  // tokens of an n-gram, the one that it is found by included
 };
-// Lookahead decoding (Fu et al. 2024): half of a tree's nodes are for n-grams that the target itself made, the
-// others for the window that makes them, with what it ranks best (Hello::successors). A pool of n-grams for
-// each sequence. Drafts that are chains have guesses alone, of n-grams of the text. Its q is one-hot.
+// Lookahead decoding (Fu et al. 2024): half of a tree's nodes are for n-grams that the target itself made,
+// the others for the window that makes them, with what it ranks best (Hello::successors). A pool of n-grams
+// for each sequence. Drafts that are chains have guesses alone, of n-grams of the text. Its q is one-hot.
 std::unique_ptr<Drafter> make_lookahead_drafter(LookaheadDrafterOptions options);
 
 }  // namespace outrider

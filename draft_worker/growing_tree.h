@@ -7,7 +7,8 @@
 #include <chrono>
 #include <vector>
 
-#include "comm/messages.h"
+#include "base/hidden_row.h"
+#include "base/q_row.h"
 #include "heads/tree_growth.h"
 #include "transformer/kv/kv_cache.h"
 

@@ -7,7 +7,7 @@
 #include <deque>
 #include <vector>
 
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
 #include "draft_worker/state_inbox.h"
 #include "heads/head_compute.h"
 

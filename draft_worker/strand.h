@@ -3,10 +3,13 @@
 // the text before it, the round and the request, and of nothing else. Internal to the model drafter.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
-#include "comm/messages.h"
+#include "base/hidden_row.h"
+#include "base/q_row.h"
+#include "comm/messages/draft_forms.h"
 #include "transformer/kv/kv_cache.h"
 
 namespace outrider {

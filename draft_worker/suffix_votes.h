@@ -6,7 +6,8 @@
 
 #include <vector>
 
-#include "comm/messages.h"
+#include "base/draft_tree.h"
+#include "comm/messages/draft_forms.h"
 #include "draft_worker/match_acceptance.h"
 #include "draft_worker/text_index.h"
 

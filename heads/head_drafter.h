@@ -11,7 +11,7 @@
 #include "base/q_row.h"
 #include "base/sampling_params.h"
 #include "base/types.h"
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 #include "heads/head.h"
 #include "transformer/kv/kv_cache.h"
 #include "transformer/sampling/token_counts.h"

@@ -2,7 +2,7 @@
 // carries it. A token that was drawn is always sent: under the p/q rules withholding one biases the output.
 #pragma once
 
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 
 namespace outrider {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 #include "transformer/sampling/gumbel.h"
 #include "transformer/sampling/penalties.h"
 

@@ -8,7 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/messages.h"
+#include "base/draft_tree.h"
+#include "comm/messages/draft_forms.h"
 #include "heads/branch_confidence.h"
 #include "transformer/sampling/ordered_key.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/statistics.h"
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 #include "coordinator/metrics.h"
 #include "requests/requests.h"
 

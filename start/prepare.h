@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/messages.h"
+#include "comm/messages/joining.h"
 #include "start/settings.h"
 #include "transformer/files/model_config.h"
 #include "transformer/tokenizer/tokenizer.h"

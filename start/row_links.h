@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "comm/messages.h"
+#include "comm/messages/joining.h"
 #include "comm/row_link.h"
 #include "transformer/model/model.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 #include "heads/head_config.h"
 #include "transformer/model/model.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/messages.h"
+#include "comm/messages/verifying.h"
 #include "comm/transport.h"
 #include "target_worker/target_options.h"
 #include "transformer/model/model.h"

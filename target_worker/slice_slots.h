@@ -8,7 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/messages.h"
+#include "comm/messages/doors.h"
+#include "comm/messages/verifying.h"
 #include "transformer/model/shard.h"
 
 namespace outrider {

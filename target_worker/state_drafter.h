@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
 #include "heads/head_drafter.h"
 #include "target_worker/state_reader.h"
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "comm/messages.h"
+#include "comm/messages/verifying.h"
 #include "heads/state_projection.h"
 #include "target_worker/state_links.h"
 #include "transformer/model/model.h"

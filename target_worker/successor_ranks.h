@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/messages.h"
+#include "comm/messages/drafting.h"
 #include "target_worker/verifier.h"
 #include "transformer/model/logits.h"
 #include "transformer/sampling/top_tokens.h"

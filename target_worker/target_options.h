@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "comm/messages.h"
+#include "comm/messages/joining.h"
 #include "target_worker/hidden_rows.h"
 #include "target_worker/slice_inbox.h"
 #include "target_worker/state_drafter.h"

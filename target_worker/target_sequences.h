@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "comm/messages.h"
+#include "comm/messages/verifying.h"
 #include "target_worker/verifier.h"
 #include "transformer/model/model.h"
 

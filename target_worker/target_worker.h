@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/messages.h"
+#include "comm/messages/verifying.h"
 #include "comm/transport.h"
 #include "target_worker/hidden_rows.h"
 #include "target_worker/plan_source.h"

@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "base/sampling_params.h"
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
+#include "comm/messages/verifying.h"
 #include "comm/q_rows.h"
 #include "transformer/model/logits.h"
 #include "transformer/model/model.h"

@@ -6,7 +6,7 @@
 
 #include "cluster/acceptance_process.h"
 #include "cluster/simulation/forward_cost.h"
-#include "comm/messages.h"
+#include "comm/messages/verifying.h"
 
 namespace outrider {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 #include "coordinator/cost_model.h"
 
 namespace outrider {

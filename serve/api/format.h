@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 
-#include "comm/messages.h"
+#include "comm/messages/verifying.h"
 #include "coordinator/metrics.h"
 #include "transformer/tokenizer/tokenizer.h"
 

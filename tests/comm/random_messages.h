@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/bfloat16.h"
+#include "comm/messages.h"
 #include "comm/q_rows.h"
 
 namespace outrider {

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/messages.h"
+#include "comm/messages/joining.h"
+#include "comm/messages/verifying.h"
 #include "transformer/kv/kv_cache.h"
 
 namespace outrider {

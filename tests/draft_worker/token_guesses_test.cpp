@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
 #include "transformer/sampling/gumbel.h"
 
 namespace outrider {

@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/messages.h"
+#include "comm/messages/draft_forms.h"
+#include "comm/messages/verifying.h"
 #include "comm/q_rows.h"
 #include "target_worker/acceptance_rule.h"
 #include "target_worker/sharded_verifier.h"

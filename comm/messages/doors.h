@@ -1,0 +1,52 @@
+// Between a draft worker and target ranks, at the ranks' doors: rows that do not pass the coordinator.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+namespace outrider {
+
+// ---- to every rank, or to the leader ------------------------------------------------------------
+
+// A rank's slice of the draft distributions of a Draft with QKind::kSlices: the weights of the ids of its
+// vocabulary range, each in 16 bits (base/short_weight.h).
+struct QSlice {
+  SequenceId sequence;
+  Round round;
+  Generation worker;              // as in its Hello
+  int32_t rows = 0;               // as in Draft
+  std::vector<uint16_t> weights;  // [rows, ids of the range]
+};
+
+// A worker with a GPU of its own has begun to make a communicator with the ranks (comm/row_link.h). A rank
+// that cannot take part, now or later, answers with Failure.
+struct LinkOffer {
+  Generation worker;    // as in its Hello
+  std::string id;       // names it
+  bool states = false;  // for rows of states from the leader alone; else for rows of q to all ranks
+};
+
+// In place of a QSlice: a worker's next transfer through its communicator, `number` 1, 2, ..., and what ranks
+// need to know of rows that lie on a device.
+struct QTransfer {
+  SequenceId sequence;
+  Round round;
+  Generation worker;
+  uint64_t number = 0;
+  std::vector<uint64_t> sums;     // of whole rows, one for each drafted token
+  std::vector<uint64_t> drafted;  // weights of the drafted tokens
+};
+
+// ---- from the leader ------------------------------------------------------------
+
+// The next transfer through the communicator of the two, `number` 1, 2, ...: so many rows of states. Whose
+// they are say the StateRows that name it. A worker that takes no more answers with Failure.
+struct StateTransfer {
+  uint64_t number = 0;
+  int32_t rows = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,84 @@
+// What workers and the coordinator say when they join, and while they are there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+namespace outrider {
+
+constexpr uint32_t kProtocolVersion = 18;
+
+enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
+
+// What must agree before two roles may work together.
+struct ModelInfo {
+  std::string name;                     // for people
+  int32_t vocab_size = 0;               // rows of the output head, padding included
+  uint64_t vocabulary_fingerprint = 0;  // of the id -> string table; equal means the ids mean the same. 0:
+                                        // any vocabulary will do (n-gram drafters)
+  uint64_t fingerprint = 0;             // of the model; two drafters with the same one draft the same
+  int32_t max_context = 0;              // positions the model supports
+  std::string isa;                      // instruction set its kernels use
+};
+
+// Where a target rank takes its slice of dense draft distributions.
+struct SliceDoor {
+  std::string endpoint;
+  std::string gpu;  // and its host, if rows may also come from device to device (comm/row_link.h)
+};
+// The doors of all ranks, in rank order, and what a worker needs to send there. None: q travels in Draft
+// and StepPlan.
+struct SliceDoors {
+  std::vector<SliceDoor> of_rank;
+  uint64_t cluster = 0;                // of the frames
+  std::string server_key;              // CURVE, one for all ranks; empty: not encrypted
+  std::string public_key, secret_key;  // of all draft workers
+};
+
+// First message of a worker, and again after every reconnect. The version stays the first field: another
+// version's Hello is read as far as that, to be refused in words.
+struct Hello {
+  uint32_t protocol_version = kProtocolVersion;
+  Role role = Role::kDraft;
+  Generation generation;  // new for every life of the worker
+  ModelInfo model;
+  int32_t max_sequences = 0;      // how many it can hold at once
+  SliceDoors slices;              // of a target group
+  uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
+  uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
+  int64_t kv_blocks = 0;     // of a target rank's KV cache, the same on every rank; 0: it keeps no prefixes
+  // Of a target group: it tells StateRows for the head of this fingerprint, of so many numbers each. Of a
+  // draft worker: it drafts with that head, and needs them. 0: neither.
+  uint64_t state_head = 0;
+  int32_t state_width = 0;
+  // Of a draft worker: it drafts with TokenSuccessors, which every target group can tell.
+  bool successors = false;
+  // Of a draft worker: it finds drafts in the text, and knows what they are worth (Propose::row_ns).
+  bool finds_text = false;
+};
+
+// The answer: either the worker is in, and what it drafts for, or why not. These words every version
+// understands.
+struct Welcome {
+  bool accepted = false;
+  std::string reason;
+  ModelInfo target;              // only when accepted: drafts stay inside its vocabulary ...
+  std::vector<TokenId> eos_ids;  // ... and end at one of these
+  SliceDoors slices;
+};
+
+struct Heartbeat {
+  Generation generation;
+};
+
+// A worker cannot go on. From a target rank this ends every request with a typed error.
+struct Failure {
+  std::string message;
+};
+
+struct Shutdown {};
+
+}  // namespace outrider
