@@ -31,6 +31,7 @@ constexpr std::array kHeadKeys = std::to_array<std::string_view>({
     "norm_before_fc",
     "norm_before_residual",
     "norm_output",
+    "mtp_num_hidden_layers",
     "num_nextn_predict_layers",
     "parallel_drafting",
     "speculators_config",

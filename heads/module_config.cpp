@@ -44,12 +44,14 @@ Status read_module_config(const JsonObject& config, HeadConfig& out) {
                                    config.where(), beyond));
   out.layer.num_layers = 1;
   out.layer.layers = {LayerKind{.has_experts = out.layer.experts.has_value()}};
-  // Qwen's files say it nowhere or under other names; what is there counts.
+  // Qwen's files say it under a name of their own, or nowhere.
+  constexpr const char* kCount = "num_nextn_predict_layers";
+  constexpr const char* kQwenCount = "mtp_num_hidden_layers";
   const bool may_be_left_out = family_name(out.layer.family).starts_with("qwen");
-  if (may_be_left_out && !config.has("num_nextn_predict_layers")) return {};
-  ASSIGN_OR_RETURN(const int64_t modules, config.integer("num_nextn_predict_layers", {1, 64}));
-  if (modules != 1)
-    return config.refused("num_nextn_predict_layers", fmt::format("is {}; one module is supported", modules));
+  const char* const key = config.has(kQwenCount) ? kQwenCount : kCount;
+  if (may_be_left_out && !config.has(key)) return {};
+  ASSIGN_OR_RETURN(const int64_t modules, config.integer(key, {1, 64}));
+  if (modules != 1) return config.refused(key, fmt::format("is {}; one module is supported", modules));
   return {};
 }
 

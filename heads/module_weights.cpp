@@ -57,7 +57,8 @@ ModuleNames deepseek_names(std::string prefix) {
 // "model.layers.61." of "model.layers.61.enorm.weight"; empty for other names.
 std::string deepseek_prefix(std::string_view name) {
   constexpr std::string_view kLayers = "model.layers.", kNorm = ".enorm.weight";
-  if (!name.starts_with(kLayers) || !name.ends_with(kNorm)) return "";
+  if (name.size() <= kLayers.size() + kNorm.size() || !name.starts_with(kLayers) || !name.ends_with(kNorm))
+    return "";
   const std::string_view number = name.substr(0, name.size() - kNorm.size()).substr(kLayers.size());
   int64_t layer = 0;
   const auto read = std::from_chars(number.data(), number.data() + number.size(), layer);

@@ -65,8 +65,11 @@ Result<ModelConfig> read_config(const std::string& flag, const std::string& dire
   const std::string model = fmt::format("{} {}", flag, directory);
   auto config = read_model_config(directory);
   if (!config.ok()) return config.status().in(model);
-  const bool drafts = models.head() == HeadKind::kMtp && models.draft_model == directory;
-  if (const Status weights = check_weights(directory, *config, model, !drafts, warnings); !weights.ok())
+  std::error_code none;  // a directory that is not there is told elsewhere
+  const bool drafts =
+      models.head() == HeadKind::kMtp && std::filesystem::equivalent(models.draft_model, directory, none);
+  const bool is_idle = flag == "--model" && !drafts;
+  if (const Status weights = check_weights(directory, *config, model, is_idle, warnings); !weights.ok())
     return weights.in(model);
   return config;
 }

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <vector>
 
 #include "base/printable.h"
+#include "heads/module_weights.h"
 #include "transformer/chat_template/chat_template.h"
 #include "transformer/files/family.h"
 #include "transformer/files/quantized_file.h"
@@ -212,7 +214,11 @@ Result<std::string> describe_model(const std::string& directory, int tp_size) {
   add_devices(map, config, out);
   add_kv(config, map, out);
   RETURN_IF_ERROR(add_ranks(files, config, tp_size, out));
-  ASSIGN_OR_RETURN(const auto unused, unused_tensors(files, config));
+  ASSIGN_OR_RETURN(auto unused, unused_tensors(files, config));
+  const std::string module = module_prefix(files);
+  if (!module.empty() &&
+      std::erase_if(unused, [&](std::string_view name) { return name.starts_with(module); }) > 0)
+    add_line(out, "drafts", fmt::format("{}*, a module for --drafter mtp", printable(module)));
   if (!unused.empty())
     add_line(out, "not used",
              fmt::format("{} tensors, the first is {}", unused.size(), printable(unused.front())));

@@ -6,10 +6,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "heads/module_weights.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/heads/own_module.h"
 #include "tests/transformer/fp8_pair.h"
 #include "tests/transformer/model_suite.h"
+#include "transformer/files/unused_tensors.h"
 
 namespace outrider {
 namespace {
@@ -164,6 +166,42 @@ TEST(ModuleFiles, WhatIsNotUnderstoodIsRefusedByName) {
   module.expect_refused(
       [&](json&, TensorsToChange& file) { file.tensors.erase(prefix + "mlp.experts.7.up_proj.weight"); },
       {prefix + "mlp.experts.7.up_proj.weight"});
+}
+
+// The files of a target may hold a module in any format, also where the target is run without it.
+TEST(ModuleFiles, OfATargetWithoutOneNothingIsRefused) {
+  const auto golden = testing::golden_model("qwen3");
+  const TemporaryDirectory directory;
+  TensorsToChange file(golden / "model.safetensors");
+  const auto some = file.tensors.at("model.norm.weight");
+  file.tensors["mtp.pre_fc_norm_embedding.weight"] = some;
+  for (const char* name : {"mtp.layers.0.mlp.up_proj.weight_scale_inv",
+                           "model.mtp_layers.0.input_proj.qweight", "model.layers.enorm.weight"})
+    file.tensors[name] = some;
+  file.write(directory.path() / "model.safetensors");
+  std::filesystem::copy_file(golden / "config.json", directory.path() / "config.json");
+  const auto files = TensorFiles::open(directory.path());
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  EXPECT_EQ(module_prefix(*files), "mtp.");
+  const auto unused = unused_tensors(*files, read_model_config(directory.path()).value());
+  ASSERT_TRUE(unused.ok()) << unused.status().message();
+  EXPECT_EQ(unused->size(), 4u);
+}
+
+TEST(ModuleFiles, QwensOwnCountOfModulesIsRead) {
+  const auto golden = testing::golden_head("mtp-qwen");
+  for (const int count : {1, 2}) {
+    const TemporaryDirectory directory;
+    std::filesystem::copy_file(golden / "model.safetensors", directory.path() / "model.safetensors");
+    json config = json::parse(std::ifstream(golden / "config.json"));
+    config["mtp_num_hidden_layers"] = count;
+    std::ofstream(directory.path() / "config.json") << config.dump();
+    const auto head = load(directory.path(), testing::golden_model("qwen3"));
+    EXPECT_EQ(head.ok(), count == 1) << head.status().message();
+    if (count == 2) {
+      EXPECT_NE(head.status().message().find("mtp_num_hidden_layers"), std::string::npos);
+    }
+  }
 }
 
 }  // namespace

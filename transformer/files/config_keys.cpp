@@ -88,6 +88,7 @@ constexpr std::array kHarmless = std::to_array<std::string_view>({
     "model_max_length",
     "name_or_path",
     "num_labels",
+    "mtp_num_hidden_layers",     // the same of Qwen
     "num_nextn_predict_layers",  // further layers, for drafts; this one's logits are the same
     "output_attentions",
     "output_hidden_states",

@@ -93,9 +93,11 @@ bool is_of_quantised_weights(const TensorInfo& tensor) {
          (!is_weight_dtype(tensor.dtype) && tensor.name.ends_with(".weight"));
 }
 
-// Those behind the last one are for drafts (DeepSeek-V3).
-bool is_of_further_layer(std::string_view name, int64_t layers) {
+// Modules of multi-token prediction, as Qwen, MiMo and DeepSeek name them: the last as layers behind the last
+// one.
+bool is_for_drafts(std::string_view name, int64_t layers) {
   constexpr std::string_view kLayers = "model.layers.";
+  if (name.starts_with("mtp.") || name.starts_with("model.mtp_layers.")) return true;
   if (!name.starts_with(kLayers)) return false;
   int64_t layer = 0;
   const char* const end = name.data() + name.size();
@@ -119,7 +121,7 @@ Result<std::vector<std::string_view>> unused_tensors(const TensorFiles& files, c
     if (used.contains(&tensor) || is_shape_of_used(files, name, used) ||
         name.ends_with(".rotary_emb.inv_freq"))
       continue;
-    if (is_of_further_layer(name, config.num_layers)) {
+    if (is_for_drafts(name, config.num_layers)) {
       unused.push_back(name);
       continue;
     }
