@@ -32,13 +32,6 @@ Result<ModelOptions> model_options(const ModelSettings& models, const Preparatio
                       .kv = kv};
 }
 
-bool any_rank(Collectives& group, bool own) {
-  std::vector<char> all(static_cast<size_t>(group.size()));
-  const char told = own;
-  group.all_gather(std::as_bytes(std::span(&told, 1)), std::as_writable_bytes(std::span(all)));
-  return std::count(all.begin(), all.end(), char{1}) > 0;
-}
-
 }  // namespace
 
 std::function<void(const std::string&)> placed(const char* role, bool quiet) {
@@ -62,7 +55,9 @@ void warm_up(Model& model, Collectives& group) {
     const BatchSlice slice{.sequence = sequence, .tokens = tokens, .logit_rows = 1};
     const auto begun = std::chrono::steady_clock::now();
     const bool done = model.forward({&slice, 1}).ok();
-    if (any_rank(group, !done || std::chrono::steady_clock::now() - begun > kLongPass)) break;
+    uint64_t enough = !done || std::chrono::steady_clock::now() - begun > kLongPass;
+    group.all_reduce_max(std::span(&enough, 1));
+    if (enough) break;
   }
   model.kv().release(sequence);
 }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tests/gpu/published_schemes.h"
+
 namespace outrider::gpu {
 namespace {
 
@@ -76,21 +78,6 @@ TEST(ExpectedTimes, LatentsWaitForTheFewBlocksThatHaveThem) {
   EXPECT_LT(at(one, "attention"), 8e-6);
   EXPECT_LT(at(eight, "attention"), 3 * at(one, "attention")) << "rows find idle multiprocessors";
 }
-
-// What published checkpoints are in.
-const std::vector<std::pair<const char*, QuantScheme>> kPublished{
-    {"GPTQ", {.zero_type = ZeroType::kStored, .scale = ScaleType::kFloat16, .group = 128}},
-    {"fp8 in blocks", {.code = CodeType::kE4m3, .group = 128}},
-    {"MXFP4", {.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32}},
-    {"Q8_0", {.code = CodeType::kUnsigned8, .scale = ScaleType::kFloat16, .zero = 128, .group = 32}},
-    {"Q4_K",
-     {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 8}},
-    {"Q6_K",
-     {.code = CodeType::kUnsigned8,
-      .scale = ScaleType::kNested,
-      .zero = 32,
-      .group = 16,
-      .groups_together = 16}}};
 
 // 128 x 128 numbers take 32 KB through L2 for 64 columns in bf16 and fp16, 24 KB in codes of eight bits and
 // 20 KB of four, which are 340 to 530 TFLOP/s; fp16 wants twice the matrix instructions, and many scales and

@@ -12,6 +12,7 @@
 #include <map>
 
 #include "tests/gpu/bench.h"
+#include "tests/gpu/published_schemes.h"
 
 namespace outrider::gpu {
 
@@ -71,24 +72,6 @@ ModelConfig shape(int64_t hidden, int64_t layers, int64_t heads, int64_t head_di
 }
 
 // What published checkpoints are in, with the groups that are usual.
-struct Published {
-  const char* name;
-  QuantScheme scheme;
-};
-constexpr Published kPublished[]{
-    {"GPTQ and AWQ, 4 bits", {.zero_type = ZeroType::kStored, .scale = ScaleType::kFloat16, .group = 128}},
-    {"fp8 in blocks", {.code = CodeType::kE4m3, .group = 128}},
-    {"MXFP4", {.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32}},
-    {"Q8_0", {.code = CodeType::kUnsigned8, .scale = ScaleType::kFloat16, .zero = 128, .group = 32}},
-    {"Q4_K",
-     {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 8}},
-    {"Q6_K",
-     {.code = CodeType::kUnsigned8,
-      .scale = ScaleType::kNested,
-      .zero = 32,
-      .group = 16,
-      .groups_together = 16}}};
-
 void measure_published(Bench& bench, const std::string& matrix, int64_t n, int64_t k) {
   const std::string halves = "fp16 " + matrix;
   bench.attempt(halves, [&] { measure_products(bench, halves, n, k, WeightType::kFloat16); });

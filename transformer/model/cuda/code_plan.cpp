@@ -179,7 +179,8 @@ Result<CodePlan> plan_codes(std::span<const CodedPiece> pieces, const std::vecto
   if (!form)
     return unsupported(
         fmt::format("{} holds {}, whose groups and scales the CUDA kernels do not take; use --device cpu, or "
-                    "--weight-format bf16, int8, int4 or fp8, which dequantises it while loading",
+                    "--weight-format (of a draft model or head: --draft-weight-format) bf16, int8, int4 or "
+                    "fp8, which dequantises it while loading",
                     first.tensors().front()->name, first.name()));
   CodePlan plan{.form = *form};
   Layout layout(pieces, form->unit);

@@ -16,7 +16,8 @@ Result<WeightType> own_type(const TensorPart& part) {
   if (part.tensor->dtype == Dtype::kF16 && !part.apart) return WeightType::kFloat16;
   return unsupported(
       fmt::format("{} is {} beside codes of a published checkpoint, which the CUDA kernels do not take; use "
-                  "--device cpu, or --weight-format bf16, int8, int4 or fp8, which dequantises those",
+                  "--device cpu, or --weight-format (of a draft model or head: --draft-weight-format) bf16, "
+                  "int8, int4 or fp8, which dequantises those",
                   part.tensor->name, dtype_name(part.tensor->dtype)));
 }
 
@@ -89,7 +90,8 @@ Result<StackPlan> plan_side_by_side(std::vector<TensorPart> parts, const std::ve
       if (!is_of_one_form(parts.front(), part))
         return unsupported(fmt::format(
             "{} and {} are quantised differently, and CUDA devices multiply all experts as one matrix; use "
-            "--device cpu, or --weight-format bf16, int8, int4 or fp8, which dequantises them while loading",
+            "--device cpu, or --weight-format (of a draft model or head: --draft-weight-format) bf16, int8, "
+            "int4 or fp8, which dequantises them while loading",
             parts.front().tensor->name, part.tensor->name));
   }
   if (plan.type == WeightType::kCodes) {

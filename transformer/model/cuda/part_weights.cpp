@@ -133,12 +133,13 @@ Status check_mixture(const ExpertSources& mixture, bool keeps_codes) {
     if (down.scales)
       return unsupported(
           fmt::format("{} holds codes, and CUDA devices quantise experts while loading; use the original "
-                      "model with --weight-format, or --device cpu",
+                      "model with --weight-format (--draft-weight-format), or --device cpu",
                       down.tensor->name));
     if (keeps_codes && down.coded && !down.coded->order().empty())
       return unsupported(
           fmt::format("{} is in act-order, which CUDA devices do not take of experts; use --device cpu, or "
-                      "--weight-format bf16, int8, int4 or fp8, which dequantises them while loading",
+                      "--weight-format (of a draft model or head: --draft-weight-format) bf16, int8, int4 or "
+                      "fp8, which dequantises them while loading",
                       down.tensor->name));
   }
   return {};
