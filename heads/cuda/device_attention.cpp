@@ -42,10 +42,20 @@ int64_t DeviceAttentionPlan::working_bytes() const {
 
 Status DeviceAttentionPlan::check() const {
   RETURN_IF_ERROR(check_heads(config));
-  if (config.head_dim % 2 == 0 && (kv.type == KvType::kFloat32 || tile.rows > 0)) return {};
+  if (config.head_dim % 2 != 0)
+    return unsupported(
+        fmt::format("a head whose queries have {} dimensions: the CUDA kernels take even numbers; run with "
+                    "--device cpu",
+                    config.head_dim));
+  if (kv.type == KvType::kFloat32 || tile.rows > 0) return {};
+  if (config.latent)
+    return unsupported(
+        fmt::format("a head with latent attention, {} query heads over kv_lora_rank {} and qk_rope_head_dim "
+                    "{} in bf16: a block of this device has too little shared memory; run with --device cpu",
+                    config.num_heads, config.latent->kv_rank, config.latent->rope_dim));
   return unsupported(
-      fmt::format("a head with {} query heads of {} dimensions to a KV head: the CUDA kernels take even ones "
-                  "up to 256, and as many heads as fit a block of the device",
+      fmt::format("a head with {} query heads of {} dimensions to a KV head in bf16: a block of this device "
+                  "has too little shared memory; run with --device cpu",
                   config.heads_per_kv_head(), config.head_dim));
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "heads/cuda/device_attention.h"
 #include "heads/head_draws.h"
 #include "heads/head_tensors.h"
 #include "tests/heads/golden_heads.h"
@@ -48,6 +49,32 @@ TEST(DeviceHeads, WhatDoesNotFitIsToldBeforeLoading) {
     EXPECT_NE(refused.status().message().find("--max-num-seqs"), std::string::npos)
         << refused.status().message();
   }
+}
+
+// What does not fit a block is told in the words of its config.json.
+TEST(DeviceHeads, AttentionTooWideForABlockIsRefusedInItsOwnWords) {
+  const ModelConfig target = read_model_config(testing::golden_model(testing::kHeadsTarget)).value();
+  const auto refusal = [&](const char* head, int64_t shared_bytes) {
+    const HeadConfig config = read_head_config(testing::golden_head(head), HeadKind::kMtp, target).value();
+    const HeadAttentionPlan asked{.config = config.layer,
+                                  .kv_blocks = 4,
+                                  .max_rows = 4,
+                                  .max_positions = 64,
+                                  .bf16 = true,
+                                  .latent = {}};
+    const cuda::DeviceAttentionPlan plan(asked, WeightType::kBFloat16,
+                                         {.multiprocessors = 2, .shared_bytes = shared_bytes});
+    return plan.check();
+  };
+  EXPECT_TRUE(refusal("mtp-deepseek", 227 << 10).ok());
+  EXPECT_TRUE(refusal("mtp", 227 << 10).ok());
+  const std::string latent(refusal("mtp-deepseek", 1 << 10).message());
+  for (const char* word :
+       {"latent attention", "4 query heads", "kv_lora_rank 18", "qk_rope_head_dim 6", "shared memory"})
+    EXPECT_NE(latent.find(word), std::string::npos) << latent;
+  EXPECT_EQ(latent.find("KV head"), std::string::npos) << latent;
+  const std::string heads(refusal("mtp", 1 << 10).message());
+  EXPECT_NE(heads.find("to a KV head"), std::string::npos) << heads;
 }
 
 // What a target takes for a head at a draft worker.
