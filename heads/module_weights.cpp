@@ -1,5 +1,6 @@
 #include "heads/module_weights.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -88,6 +89,27 @@ Result<ModuleNames> find_module(const TensorFiles& files, const std::string& dir
   return std::move(found.front());
 }
 
+// Beside a module lies nothing, in a directory of its own; or the target, in the target's files; or the
+// target once more, where these files are another copy of it. What is neither would be ignored silently.
+Status check_beside(const TensorFiles& files, const ModuleNames& names,
+                    const std::filesystem::path& directory, const std::filesystem::path& target) {
+  std::error_code none;
+  if (std::filesystem::equivalent(directory, target, none)) return {};  // told where the target is loaded
+  std::vector<std::string_view> others = files.names();
+  if (const auto model = read_model_config(directory); model.ok()) {
+    const auto unused = unused_tensors(files, *model);
+    const std::string own = names.layer_prefix + "input_layernorm.weight";  // else the "model" is the module
+    if (unused.ok() && std::find(unused->begin(), unused->end(), own) != unused->end()) others = *unused;
+  }
+  for (const std::string_view name : others)
+    if (!name.starts_with(names.prefix) && !name.ends_with(".rotary_emb.inv_freq"))
+      return unsupported(fmt::format(
+          "{}: tensor {} is neither of the module {}* nor of a whole model beside it, and nothing "
+          "reads it; remove it from the file",
+          files.file_of(name), name, names.prefix));
+  return {};
+}
+
 bool is_bf16(const MatrixSource& source) {
   return std::all_of(source.parts.begin(), source.parts.end(), [](const TensorPart& part) {
     return part.scales || part.coded || part.tensor->dtype == Dtype::kBF16;
@@ -150,7 +172,7 @@ class ModuleLoader {
     return MatrixSource{{part}, {}};
   }
 
-  // What nobody asked for would be ignored silently.
+  // What of the module's own nobody asked for would be ignored silently.
   Status check_all_used() const {
     std::set<const TensorInfo*> used;
     add_used(layer_, used);
@@ -234,6 +256,8 @@ Result<HeadWeights> load_module_weights(const std::filesystem::path& directory, 
   ASSIGN_OR_RETURN(TensorFiles target_files, TensorFiles::open(target_directory));
   ASSIGN_OR_RETURN(const WeightMap target_map, map_weights(target_files, target, ShardPlan(target, {})));
   ASSIGN_OR_RETURN(ModuleNames names, find_module(files, directory.string()));
+  if (Status status = check_beside(files, names, directory, target_directory); !status.ok())
+    return status.in(directory.string());
   HeadWeights out;
   ModuleLoader loader(files, config, std::move(names), format, compute);
   if (Status status = loader.load(out); !status.ok()) return status.in(directory.string());

@@ -168,6 +168,39 @@ TEST(ModuleFiles, WhatIsNotUnderstoodIsRefusedByName) {
       {prefix + "mlp.experts.7.up_proj.weight"});
 }
 
+// What nothing reads would be ignored silently: an embedding that is not the target's, say.
+TEST(ModuleFiles, AloneWhatNothingReadsIsRefusedByFileAndName) {
+  const TemporaryDirectory target, own;
+  write_target_with_module(testing::golden_model("deepseek-v3"), target.path());
+  write_module_alone(target.path(), own.path());
+  const auto others = std::to_array<const char*>({"lm_head.weight", "model.embed_tokens.weight",
+                                                  "model.layers.1.self_attn.o_proj.weight", "mtp.fc.weight"});
+  for (const auto& [directory, model] : {std::pair{own.path(), testing::golden_model("deepseek-v3")},
+                                         {testing::golden_head("mtp"), testing::golden_model("qwen3")}})
+    for (const std::string name : others) {
+      const TemporaryDirectory alone;
+      std::filesystem::copy_file(directory / "config.json", alone.path() / "config.json");
+      TensorsToChange file(directory / "model.safetensors");
+      ASSERT_FALSE(file.tensors.contains(name));
+      file.tensors[name] = file.tensors.begin()->second;
+      file.write(alone.path() / "model.safetensors");
+      const auto refused = load(alone.path(), model);
+      ASSERT_FALSE(refused.ok()) << name;
+      for (const std::string& word : {(alone.path() / "model.safetensors").string(), name})
+        EXPECT_NE(refused.status().message().find(word), std::string::npos) << refused.status().message();
+    }
+}
+
+// Another copy of the target holds what the target does, and no more.
+TEST(ModuleFiles, BesideAnotherCopyOfTheTargetNothingElseMayBe) {
+  ChangedModule module;
+  module.expect_refused(
+      [](json&, TensorsToChange& file) {
+        file.tensors["vision.weight"] = file.tensors.at("model.norm.weight");
+      },
+      {"model.safetensors", "vision.weight", "nothing reads it"});
+}
+
 // The files of a target may hold a module in any format, also where the target is run without it.
 TEST(ModuleFiles, OfATargetWithoutOneNothingIsRefused) {
   const auto golden = testing::golden_model("qwen3");
