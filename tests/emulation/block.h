@@ -49,13 +49,19 @@ namespace emulation {
 struct Index3 {
   unsigned x = 0, y = 0, z = 0;
 };
-Index3 thread_index();
-Index3 block_index();
-Index3 block_extent();
-Index3 grid_extent();
+// Where the emulated thread stands that the calling thread of the host runs. The emulation alone writes it.
+// Kernels ask for it in their inner loops, so it is read without a call.
+struct Place {
+  Index3 thread, block, block_extent, grid_extent;
+  void* shared = nullptr;
+};
+extern constinit thread_local Place place;
+inline Index3 thread_index() { return place.thread; }
+inline Index3 block_index() { return place.block; }
+inline Index3 block_extent() { return place.block_extent; }
+inline Index3 grid_extent() { return place.grid_extent; }
 
-void* shared_bytes();
-// Puts this lane's words where the warp sees them, waits for all lanes, and returns lane l's at [l * 6].
+// Puts this lane's words where the warp sees them, waits for all lanes, and returns lane l's at [l * 10].
 const uint32_t* exchange(std::span<const uint32_t> words);
 void wait_for_copies(int pending);
 
@@ -65,7 +71,7 @@ void run_blocks(const void* kernel, const LaunchShape& shape, const std::functio
 
 template <class T = unsigned char>
 T* shared_memory() {
-  return static_cast<T*>(emulation::shared_bytes());
+  return static_cast<T*>(emulation::place.shared);
 }
 
 void sync_block();

@@ -1,8 +1,8 @@
 #include "tests/emulation/fiber.h"
 
 #include <ucontext.h>
-#include <csetjmp>
 
+#include <atomic>
 #include <new>
 
 #include "base/buffer.h"
@@ -16,15 +16,23 @@
 namespace outrider::cuda::emulation {
 namespace {
 constexpr int64_t kStackBytes = 64 << 10;
-}
+// Stacks whose tops lay a power of two apart would all take the same few places of a cache.
+constexpr int64_t kStackTops = 64, kBetweenTops = 640;
 
-// A fiber starts by swapcontext. Later switches save and restore registers with _setjmp and _longjmp, which
-// leave the signal mask alone: swapcontext makes two system calls a switch. The sanitizers follow
-// swapcontext, so there it stays.
+int64_t next_stack_bytes() {
+  static std::atomic<int64_t> count = 0;
+  return kStackBytes + count++ % kStackTops * kBetweenTops;
+}
+}  // namespace
+
+// A fiber starts by swapcontext, which makes two system calls for the signal mask. Later switches are the
+// compiler's own setjmp, which stores where to go on and leaves it to the function around it to keep what it
+// needs: a few instructions. The sanitizers follow swapcontext, so there it stays.
 struct Fiber::Contexts {
   ucontext_t outside{}, inside{};
-  jmp_buf outside_jump{}, inside_jump{};
-  Buffer<std::byte> stack{kStackBytes};
+  void *outside_jump[5] = {}, *inside_jump[5] = {};
+  const int64_t stack_bytes = next_stack_bytes();
+  Buffer<std::byte> stack{stack_bytes};
   Body body = nullptr;
   void* argument = nullptr;
   bool started = false;
@@ -54,7 +62,7 @@ Fiber::Fiber(Body body, void* argument) : contexts_(std::make_unique<Contexts>()
   c.argument = argument;
   getcontext(&c.inside);
   c.inside.uc_stack.ss_sp = c.stack.data();
-  c.inside.uc_stack.ss_size = kStackBytes;
+  c.inside.uc_stack.ss_size = static_cast<size_t>(c.stack_bytes);
   const auto self = reinterpret_cast<uintptr_t>(&c);
   makecontext(&c.inside, reinterpret_cast<void (*)()>(&Contexts::enter), 2, static_cast<unsigned>(self >> 32),
               static_cast<unsigned>(self));
@@ -70,7 +78,7 @@ Fiber::~Fiber() {
 
 void Fiber::resume() {
   Contexts& c = *contexts_;
-  __sanitizer_start_switch_fiber(&c.outside_fake, c.stack.data(), kStackBytes);
+  __sanitizer_start_switch_fiber(&c.outside_fake, c.stack.data(), static_cast<size_t>(c.stack_bytes));
   swapcontext(&c.outside, &c.inside);
   __sanitizer_finish_switch_fiber(c.outside_fake, nullptr, nullptr);
 }
@@ -97,16 +105,22 @@ void Fiber::yield() {
 
 #else
 
+namespace {
+// Apart, and unknown to its callers: otherwise the compiler takes what stands behind a call for dead, and
+// with it the place where another jump goes on.
+[[gnu::noipa]] void jump(void** to) { __builtin_longjmp(to, 1); }
+}  // namespace
+
 void Fiber::resume() {
   Contexts& c = *contexts_;
-  if (_setjmp(c.outside_jump) != 0) return;
-  if (c.started) _longjmp(c.inside_jump, 1);
+  if (__builtin_setjmp(c.outside_jump) != 0) return;
+  if (c.started) return jump(c.inside_jump);
   c.started = true;
   swapcontext(&c.outside, &c.inside);
 }
 void Fiber::yield() {
   Contexts& c = *contexts_;
-  if (_setjmp(c.inside_jump) == 0) _longjmp(c.outside_jump, 1);
+  if (__builtin_setjmp(c.inside_jump) == 0) jump(c.outside_jump);
 }
 
 #endif
