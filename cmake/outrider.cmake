@@ -37,6 +37,10 @@ function(outrider_compile_fast target)
   target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>")
 endfunction()
 
+# Slots of `ctest -j` that a test takes. Those that hardly do more than wait take one each: the eight slots of the test
+# preset of a release are two tests that compute, and two that wait beside them.
+set(OUTRIDER_TEST_SLOTS 3)
+
 # outrider_test(NAME SOURCES files... LIBRARIES libs... [TIMEOUT seconds] [SHARDS n] [QUICK]): one GoogleTest program, one
 # ctest entry, or n that share its tests. QUICK: one of `launch/test --quick`, which build little and run in seconds.
 function(outrider_test name)
@@ -54,13 +58,13 @@ function(outrider_test name)
     math(EXPR last "${ARG_SHARDS} - 1")
     foreach(shard RANGE ${last})
       add_test(NAME ${name}_${shard} COMMAND ${name})
-      set_tests_properties(${name}_${shard} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+      set_tests_properties(${name}_${shard} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${OUTRIDER_TEST_SLOTS} COST 50
         ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}"
         FAIL_REGULAR_EXPRESSION " 0 tests from")
     endforeach()
   else()
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${OUTRIDER_TEST_SLOTS})
   endif()
   if(ARG_QUICK)
     set_tests_properties(${name} PROPERTIES LABELS quick)
