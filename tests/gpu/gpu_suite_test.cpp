@@ -148,7 +148,9 @@ const Names kCorrectness{"ops",
                          "rows_of_q_by_nccl",
                          "rows_of_states_by_nccl",
                          "memory_check",
-                         "race_check"};
+                         "race_check",
+                         "memory_check_wide",
+                         "race_check_wide"};
 
 TEST_F(GpuSuite, EveryStepRunsAndItsResultsAreRead) {
   const Outcome outcome = run({}, "");
@@ -197,8 +199,9 @@ TEST_F(GpuSuite, AStepWhoseResultIsWrongFails) {
   ASSERT_TRUE(results_.is_object()) << outcome.describe();
   EXPECT_EQ(steps([](const auto&) { return true; }), kCorrectness);
   Names expected{kCorrectness.begin(), kCorrectness.begin() + 6};
-  for (const char* name : {"same_text_trees", "same_text_head_tree", "nccl_between_gpus", "rows_of_q_by_nccl",
-                           "rows_of_states_by_nccl", "memory_check", "race_check"})
+  for (const char* name :
+       {"same_text_trees", "same_text_head_tree", "nccl_between_gpus", "rows_of_q_by_nccl",
+        "rows_of_states_by_nccl", "memory_check", "race_check", "memory_check_wide", "race_check_wide"})
     expected.emplace_back(name);
   EXPECT_EQ(failed(), expected) << outcome.describe();
   for (const auto& step : results_["steps"])

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 #include "tests/emulation/copies.h"
 #include "tests/transformer/cuda_test_support.h"
 #include "tests/transformer/model_suite.h"
+#include "tests/transformer/random_codes.h"
 #include "tests/transformer/tree_suite.h"
 #include "transformer/model/cuda/model.h"
 #include "transformer/model/cuda/weights.h"
@@ -19,29 +21,51 @@ constexpr int32_t kExperts = 6;
 
 LeafEnds ends(std::vector<int64_t> columns) { return leaves_from_ends(columns); }
 
-// A mixture of noise, and rows that choose two of its experts.
+std::vector<int64_t> leaf_ends(const ExpertColumns& columns) {
+  std::vector<int64_t> all;
+  for (int32_t leaf = 0; leaf < columns.each.count; ++leaf) all.push_back(columns.begin(leaf + 1));
+  return all;
+}
+
+// A mixture, and rows that choose two of its experts.
 struct Mixture {
-  Mixture(WeightType weight_type, const ExpertColumns& expert_columns, StreamView stream)
-      : type(weight_type),
-        columns(expert_columns),
-        gate_up(type, 2 * columns.size(), even_slices(kHidden, step_columns(type))),
-        down(type, kHidden, slices_from_ends(leaf_ends(), step_columns(type))),
+  Mixture(const ExpertColumns& expert_columns, DeviceMatrix first, DeviceMatrix last)
+      : columns(expert_columns),
+        gate_up(std::move(first)),
+        down(std::move(last)),
         tiles((gate_up.view().n + kTileRows - 1) / kTileRows),
-        steps(down.view().slices.steps()) {
+        steps(down.view().slices.steps()) {}
+  // Of noise.
+  Mixture(WeightType weights, const ExpertColumns& of, StreamView stream)
+      : Mixture(of, {weights, 2 * of.size(), even_slices(kHidden, step_columns(weights))},
+                {weights, kHidden, slices_from_ends(leaf_ends(of), step_columns(weights))}) {
     fill_noise(stream, gate_up.view(), 1, 0.5f);
     fill_noise(stream, down.view(), 2, 0.5f);
   }
-  std::vector<int64_t> leaf_ends() const {
-    std::vector<int64_t> all;
-    for (int32_t leaf = 0; leaf < columns.each.count; ++leaf) all.push_back(columns.begin(leaf + 1));
-    return all;
-  }
 
-  WeightType type;
+  WeightType type() const { return gate_up.view().type; }
+
   ExpertColumns columns;
   DeviceMatrix gate_up, down;
   DeviceBuffer<int32_t> tiles, steps, counts{1 + kMaxSlices};
 };
+
+// Of published codes: down's columns of all experts side by side, leaf by leaf, as a model's are loaded.
+Mixture mixture_of_codes(const QuantScheme& scheme, const ExpertColumns& columns, StreamView stream) {
+  const RandomCodes gate_up(scheme, 2 * columns.size(), kHidden, false, 1);
+  const CodedPiece whole{&gate_up, {0, kHidden}};
+  std::vector<std::unique_ptr<RandomCodes>> experts;
+  for (uint32_t e = 0; e < kExperts; ++e)
+    experts.push_back(std::make_unique<RandomCodes>(scheme, kHidden, columns.each.end[columns.each.count - 1],
+                                                    false, 2 + e));
+  std::vector<CodedPiece> pieces;
+  for (int32_t leaf = 0; leaf < columns.each.count; ++leaf)
+    for (const auto& expert : experts)
+      if (columns.each.begin(leaf) < columns.each.end[leaf])
+        pieces.push_back({expert.get(), {columns.each.begin(leaf), columns.each.end[leaf]}});
+  return {columns, loaded(plan_codes({&whole, 1}, {}).value(), {&whole, 1}, 2 * columns.size(), stream),
+          loaded(plan_codes(pieces, leaf_ends(columns)).value(), pieces, kHidden, stream)};
+}
 
 // weights [rows, experts + 1]; the shared one's is 0 where there is none.
 std::vector<float> random_shares(int64_t rows, bool has_shared, uint32_t seed) {
@@ -65,7 +89,7 @@ class ChosenExpertsTest : public CudaOps {
   Outcome run(const Mixture& m, const std::vector<float>& shares, const std::vector<float>& x, bool lists,
               bool split, int64_t shared_bytes) {
     const int64_t rows = static_cast<int64_t>(x.size()) / kHidden, width = m.columns.size();
-    const bool is_float = m.type == WeightType::kFloat32;
+    const bool is_float = m.type() == WeightType::kFloat32;
     const auto halves = to_device(as_bf16(x), *stream);
     const auto floats = to_device(x, *stream);
     const void* const inputs = is_float ? static_cast<const void*>(floats.data()) : halves.data();
@@ -77,6 +101,7 @@ class ChosenExpertsTest : public CudaOps {
                             .columns = m.columns,
                             .gate_up_rows = m.gate_up.view().n,
                             .down_slices = m.down.view().slices,
+                            .down_columns = m.down.view().columns,
                             .tiles = m.tiles.data(),
                             .steps = m.steps.data(),
                             .counts = m.counts.data()});
@@ -93,20 +118,30 @@ class ChosenExpertsTest : public CudaOps {
                       .shared_bytes = shared_bytes};
     if (split) shape.split = {split_parts_.data(), split_arrived_.data(), split_parts_.size()};
     Outcome outcome;
-    outcome.gate_up_bytes =
-        fetched([&] { matmul(*stream, shape, inputs, m.gate_up.view(), gate_up.data()); });
-    gate_experts(*stream, gate_up.data(), {}, weights.data(), m.columns, rows, activation_type(m.type),
+    outcome.gate_up_bytes = fetched([&] { multiply(shape, inputs, m.gate_up.view(), gate_up.data()); });
+    gate_experts(*stream, gate_up.data(), {}, weights.data(), m.columns, rows, activation_type(m.type()),
                  activated.data());
     shape.x_stride = width;
     shape.out_stride = kHidden;
     shape.chosen = {.steps = chosen.steps, .counts = chosen.counts};
-    outcome.down_bytes =
-        fetched([&] { matmul(*stream, shape, activated.data(), m.down.view(), out.data()); });
+    outcome.down_bytes = fetched([&] { multiply(shape, activated.data(), m.down.view(), out.data()); });
     outcome.out = to_host(out, *stream);
     return outcome;
   }
 
  private:
+  // Inputs are brought into the order of the columns first, where that is another.
+  void multiply(MatmulShape shape, const void* x, const MatrixView& weight, float* out) {
+    const int64_t stride = round_up(weight.slices.k(), kAlignedInputs);
+    const DeviceBuffer<bf16> gathered(weight.columns ? shape.rows * stride : 0);
+    if (weight.columns) {
+      gather_columns(*stream, shape.rows, static_cast<const bf16*>(x), shape.x_stride, weight,
+                     gathered.data(), stride);
+      shape.x_stride = stride;
+    }
+    matmul(*stream, shape, weight.columns ? gathered.data() : x, weight, out);
+    stream->synchronize();
+  }
   template <class Work>
   uint64_t fetched(Work work) {
     stream->synchronize();
@@ -201,13 +236,30 @@ TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
   EXPECT_TRUE(skipped);
 }
 
-// Of the forms for many rows, which fetch tiles in groups, and activations with the weights.
+// Of the forms for many rows, which fetch tiles in groups, and activations with the weights: of numbers, and
+// of published codes whose columns lie in their order or, where groups do not fill units, in another.
 TEST_F(ChosenExpertsTest, ManyRowsThatChoseTwoExpertsReadAThird) {
   const ExpertColumns columns{
       .experts = kExperts, .each = ends({32, 32, 64, 96}), .shared = ends({0, 0, 0, 0})};
-  for (const WeightType type : {WeightType::kBFloat16, WeightType::kInt8, WeightType::kInt4})
-    for (const int64_t rows : {20, 64}) {
-      const Mixture m(type, columns, *stream);
+  std::vector<std::pair<std::string, Mixture>> mixtures;
+  for (const auto& [name, type] : {std::pair{"bf16", WeightType::kBFloat16},
+                                   {"fp16", WeightType::kFloat16},
+                                   {"int8", WeightType::kInt8},
+                                   {"int4", WeightType::kInt4}})
+    mixtures.emplace_back(name, Mixture(type, columns, *stream));
+  size_t in_another_order = 0;
+  for (const CodeCase& c : code_cases()) {
+    if (!std::set<std::string>{"gptq 4 bit in groups of 32", "compressed 4 bit in groups of 40", "Q8_0",
+                               "fp8 blocks", "MXFP4"}
+             .contains(c.name))
+      continue;
+    mixtures.emplace_back(c.name, mixture_of_codes(c.scheme, columns, *stream));
+    in_another_order += mixtures.back().second.down.view().columns != nullptr;
+  }
+  ASSERT_EQ(mixtures.size(), 9u);
+  EXPECT_TRUE(in_another_order > 0 && in_another_order < 5) << in_another_order;
+  for (const auto& [name, m] : mixtures)
+    for (const int64_t rows : {17, 40, 64}) {
       std::vector<float> shares(static_cast<size_t>(rows * (kExperts + 1)));
       for (int64_t row = 0; row < rows; ++row)
         shares[static_cast<size_t>(row * (kExperts + 1) + row % 2)] = 0.75f;
@@ -216,9 +268,12 @@ TEST_F(ChosenExpertsTest, ManyRowsThatChoseTwoExpertsReadAThird) {
       for (const bool split : {false, true}) {
         const Outcome all = run(m, shares, x, false, split, info.shared_bytes),
                       some = run(m, shares, x, true, split, info.shared_bytes);
-        EXPECT_TRUE(testing::same_bits(all.out, some.out)) << static_cast<int>(type) << ", rows " << rows;
-        EXPECT_EQ(some.gate_up_bytes * 3, all.gate_up_bytes) << static_cast<int>(type) << ", rows " << rows;
-        EXPECT_EQ(some.down_bytes * 3, all.down_bytes) << static_cast<int>(type) << ", rows " << rows;
+        EXPECT_TRUE(testing::same_bits(all.out, some.out)) << name << ", rows " << rows;
+        EXPECT_EQ(some.gate_up_bytes * 3, all.gate_up_bytes) << name << ", rows " << rows;
+        if (m.down.view().columns)
+          EXPECT_LT(some.down_bytes, all.down_bytes) << name << ", rows " << rows;
+        else
+          EXPECT_EQ(some.down_bytes * 3, all.down_bytes) << name << ", rows " << rows;
       }
     }
 }
