@@ -2,20 +2,27 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace outrider {
 
-// seconds = max(base + per_context * context, compute_per_row * rows) + per_row * rows + overhead: reading
-// the weights and the KV cache, or computing, whichever is longer, and what comes on top. With
-// compute_per_row 0 it is the linear model that the coordinator fits (coordinator/cost_model.h).
+// seconds = max(base + experts(rows) + per_context * context, compute_per_row * rows) + per_row * rows +
+// overhead: reading the weights and the KV cache, or computing, whichever is longer, and what comes on top.
+// With compute_per_row 0 it is the linear model that the coordinator fits (coordinator/cost_model.h).
 struct ForwardCost {
   double base = 0, per_row = 0, per_context = 0, compute_per_row = 0, overhead = 0;
+  // Of a mixture: reading all of its experts, of which a row is sent to this share.
+  double all_experts = 0, share_of_row = 0;
 
+  // Rows choose independently: what none of them chose is not read.
+  double experts(double rows) const {
+    return all_experts > 0 ? all_experts * (1 - std::pow(1 - share_of_row, rows)) : 0;
+  }
   double seconds(int64_t rows, int64_t context) const {
     const double r = static_cast<double>(rows);
-    return std::max(base + per_context * static_cast<double>(context), compute_per_row * r) + per_row * r +
-           overhead;
+    return std::max(base + experts(r) + per_context * static_cast<double>(context), compute_per_row * r) +
+           per_row * r + overhead;
   }
 };
 

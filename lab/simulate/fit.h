@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "cluster/simulation/forward_cost.h"
-#include "cluster/simulation/hardware.h"
+#include "lab/simulate/hardware.h"
 
 namespace outrider {
 

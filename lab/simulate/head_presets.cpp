@@ -11,6 +11,11 @@ namespace {
 constexpr double kBytesPerNumber = 2;        // bf16
 constexpr double kEagle3Vocabulary = 32000;  // rows of the output heads that are published
 
+struct HeadSize {
+  double parameters = 0, of_experts = 0;  // all, and those of experts of which a token is sent to some
+  double kv_numbers = 0;                  // cached of a token
+};
+
 constexpr std::array<HeadPreset, 5> kHeads = {{
     {"eagle3", "rates:0.8", "2503.01840: no lower than EAGLE's at any step; EAGLE's of 2401.15077"},
     {"eagle", "rates:0.8", "2401.15077: about 0.8 of its tokens are right"},
@@ -19,21 +24,32 @@ constexpr std::array<HeadPreset, 5> kHeads = {{
     {"hydra", "rates:0.7", "between Medusa's and EAGLE's, as the speed-ups of 2402.05109 are"},
 }};
 
-double layer_parameters(const ModelPreset& m, double inputs) {
-  const double heads = 2.0 * m.kv_heads * m.head_size;  // columns of keys and values
-  return m.hidden * inputs * (m.hidden + heads) + double{1} * m.hidden * m.hidden +
-         3.0 * m.hidden * m.intermediate;
+// Of a layer like Llama's over `inputs` vectors of the target's width.
+double layer_parameters(const ModelConfig& m, double inputs) {
+  const auto hidden = static_cast<double>(m.hidden_size);
+  return hidden * inputs * (hidden + 2.0 * static_cast<double>(m.kv_size())) + hidden * hidden +
+         3.0 * hidden * static_cast<double>(m.intermediate_size);
 }
 
-// Read for a drafted token. The projection of EAGLE-3's taps is applied to committed tokens alone, at the
-// target.
-double parameters_of(std::string_view head, const ModelPreset& m) {
-  const double square = double{1} * m.hidden * m.hidden, output = double{1} * m.vocabulary * m.hidden;
+// The projection of EAGLE-3's taps is applied to committed tokens alone, at the target. A module's layer is
+// the target's, with a mixture where that has any.
+HeadSize size_of_head(std::string_view head, const ModelConfig& m) {
+  const auto hidden = static_cast<double>(m.hidden_size), vocabulary = static_cast<double>(m.vocab_size);
+  const double square = hidden * hidden, output = vocabulary * hidden;
+  const double kv = 2.0 * static_cast<double>(m.kv_size());
   if (head == "eagle3")
-    return layer_parameters(m, 2) + std::min<double>(kEagle3Vocabulary, m.vocabulary) * m.hidden;
-  if (head == "eagle" || head == "mtp") return 2 * square + layer_parameters(m, 1) + output;
-  if (head == "medusa") return square + output;
-  return 2 * 3 * square + output;  // hydra: branches read 2, 3, 4, ... vectors, through two matrices
+    return {.parameters = layer_parameters(m, 2) + std::min(kEagle3Vocabulary, vocabulary) * hidden,
+            .kv_numbers = kv};
+  if (head == "eagle") return {.parameters = 2 * square + layer_parameters(m, 1) + output, .kv_numbers = kv};
+  if (head == "mtp") {
+    const ModelSize layer = size_of_layer(m, m.experts.has_value());
+    return {.parameters = 2 * square + static_cast<double>(layer.parameters) + output,
+            .of_experts = static_cast<double>(layer.of_experts),
+            .kv_numbers = static_cast<double>(layer.kv_numbers)};
+  }
+  if (head == "medusa") return {.parameters = square + output};
+  return {.parameters =
+              2 * 3 * square + output};  // hydra: branches read 2, 3, 4, ... vectors, through two matrices
 }
 
 }  // namespace
@@ -53,18 +69,19 @@ std::string head_preset_names() {
 
 // A device reads as fast as one of the target's, and needs no all-reduce.
 HeadCost head_cost(const HeadPreset& head, const HardwareCost& target) {
-  const ModelPreset& model = target.model;
-  const double parameters = parameters_of(head.name, model);
-  const double share = parameters / model.parameters * target.devices;
-  const bool has_layer = head.name != "medusa" && head.name != "hydra";
-  const double kv_bytes = has_layer ? 2.0 * model.kv_heads * model.head_size * kBytesPerNumber : 0;
-  return {.pass = {.base = share * target.pass.base,
-                   .per_context = has_layer ? target.pass.per_context * target.devices / model.layers : 0,
-                   .compute_per_row = share * target.pass.compute_per_row,
-                   .overhead = kLayerSeconds},
-          .parameters = parameters,
-          .kv_token_bytes = kv_bytes,
-          .row_bytes = model.hidden * kBytesPerNumber};
+  const HeadSize size = size_of_head(head.name, target.model.config);
+  const double chosen = target.pass.share_of_row, active = size.parameters - (1 - chosen) * size.of_experts;
+  const auto reading = [&](double numbers) { return numbers * kBytesPerNumber / target.bytes_per_second; };
+  return {.pass = {.base = reading(size.parameters - size.of_experts),
+                   .per_context = reading(size.kv_numbers),
+                   .compute_per_row = 2 * (size.of_experts > 0 ? active : size.parameters) / target.flops,
+                   .overhead = kLayerSeconds,
+                   .all_experts = reading(size.of_experts),
+                   .share_of_row = chosen},
+          .parameters = size.parameters,
+          .active = size.of_experts > 0 ? active : size.parameters,
+          .kv_token_bytes = size.kv_numbers * kBytesPerNumber,
+          .row_bytes = static_cast<double>(target.model.config.hidden_size) * kBytesPerNumber};
 }
 
 }  // namespace outrider

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cluster/simulation/hardware.h"
+#include "lab/simulate/hardware.h"
 
 namespace outrider {
 
@@ -21,7 +21,8 @@ std::string head_preset_names();  // for people
 // On one device: the leader alone has the head, and so has a draft worker.
 struct HeadCost {
   ForwardCost pass;           // for a drafted token
-  double parameters = 0;      // read by it
+  double parameters = 0;      // all that it has ...
+  double active = 0;          // ... and what a drafted token reads of them
   double kv_token_bytes = 0;  // of the head's own layer, a committed token; 0: it has none
   double row_bytes = 0;       // that travel to a draft worker, a committed token
 };

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cluster/simulation/hardware.h"
+#include "lab/simulate/hardware.h"
 #include "lab/simulate/simulated_job.h"
 
 namespace outrider {

@@ -99,7 +99,9 @@ ForwardCost share_cost(const ForwardCost& target, double share, int layers) {
           .per_row = share * target.per_row,
           .per_context = share * target.per_context,
           .compute_per_row = share * target.compute_per_row,
-          .overhead = kernels * target.overhead};
+          .overhead = kernels * target.overhead,
+          .all_experts = share * target.all_experts,
+          .share_of_row = target.share_of_row};
 }
 
 void add_heads(const SimulatedRun& run, int layers, DescribedJob& job) {
@@ -138,7 +140,7 @@ Status add_known_head(const SimulatedRun& run, const HardwareCost& target, doubl
       {run.draft_head,
        fmt::format("{:.3g} M parameters read for a token, on one device; {:.3g} KiB of states "
                    "travel for a committed token where it has a device of its own",
-                   head.parameters * 1e-6, head.row_bytes / 1024),
+                   head.active * 1e-6, head.row_bytes / 1024),
        Kind::kAssumption, "the shape that is published for such targets"});
   return {};
 }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cluster/simulation/hardware.h"
 #include "lab/simulate/cluster_simulator.h"
+#include "lab/simulate/hardware.h"
 
 namespace outrider {
 

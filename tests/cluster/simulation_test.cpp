@@ -1,4 +1,4 @@
-// What simulations are fed with: hardware descriptions, arrivals, acceptance; and what bad ones are told.
+// What simulations are fed with: arrivals and acceptance; and what bad ones are told.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,64 +7,11 @@
 
 #include "cluster/acceptance_process.h"
 #include "cluster/simulation/arrivals.h"
-#include "cluster/simulation/hardware.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temporary_directory.h"
 
 namespace outrider {
 namespace {
-
-// ---- hardware -------------------------------------------------------------------------------------------
-
-TEST(Hardware, APlainStepReadsTheWeightsOnce) {
-  const auto cost = hardware_cost("h100:70b:tp4").value();
-  // 141 GB over four times 80 % of 3.35 TB/s, and 80 layers of 5 us and two all-reduces of 10 us.
-  EXPECT_NEAR(cost.pass.seconds(1, 0), 141.1e9 / (4 * 0.8 * 3.35e12) + 80 * 25e-6, 2e-5);
-  EXPECT_GT(cost.kv_tokens, 100'000);
-}
-
-TEST(Hardware, RowsAreFreeUntilComputeIsTheLimit) {
-  const ForwardCost pass = hardware_cost("h100:8b").value().pass;
-  EXPECT_DOUBLE_EQ(pass.seconds(1, 0), pass.seconds(64, 0));
-  EXPECT_GT(pass.seconds(1024, 0), 2 * pass.seconds(64, 0));
-  EXPECT_GT(pass.seconds(1, 100'000), pass.seconds(1, 0));
-}
-
-TEST(Hardware, FasterMemoryAndMoreOfThemAreFaster) {
-  const auto step = [](const char* text) { return hardware_cost(text).value().pass.seconds(1, 0); };
-  EXPECT_LT(step("h200:8b"), step("h100:8b"));
-  EXPECT_LT(step("h100:8b"), step("a100:8b"));
-  EXPECT_LT(step("h100:70b:tp8"), step("h100:70b:tp4"));
-  EXPECT_LT(step("h100:1b"), step("h100:8b"));
-}
-
-// A part of a socket is as much slower; a Xeon reads 2.47 GB at 80 % of 307.2 GB/s in 10 ms.
-TEST(Hardware, DraftsMayRunOnPartsOfASocket) {
-  const auto step = [](const char* text) { return hardware_cost(text).value().pass.base; };
-  EXPECT_NEAR(step("xeon8480:1b"), 2.472e9 / (0.8 * 307.2e9), 1e-6);
-  EXPECT_NEAR(step("xeon8480:1b:1/4"), 4 * step("xeon8480:1b"), 1e-9);
-  const HardwareCost whole = hardware_cost("xeon8480:1b").value();
-  EXPECT_TRUE(whole.is_cpu);
-  EXPECT_EQ(whole.sources.front().kind, CostSource::Kind::kDataSheet);
-  EXPECT_NE(hardware_cost("xeon8480:1b:tp2").status().message().find("1/1 to 1/64"), std::string::npos);
-}
-
-TEST(Hardware, BadDescriptionsNameTheNearestKnownWord) {
-  const auto told = [](const char* text) { return hardware_cost(text).status().message(); };
-  EXPECT_NE(told("h10:70b:tp4").find("no GPU preset 'h10'; did you mean 'h100'?"), std::string::npos);
-  EXPECT_NE(told("h100:7b").find("no model preset '7b'; did you mean"), std::string::npos);
-  EXPECT_NE(told("h100:70b:tp3").find("must be tp1, tp2, tp4 or tp8"), std::string::npos);
-  EXPECT_NE(told("h100").find("write GPU:MODEL[:tpN]"), std::string::npos);
-  EXPECT_NE(told("h100:70b").find("do not fit"), std::string::npos);
-  EXPECT_NE(told("h100:70b").find("larger tp"), std::string::npos);
-}
-
-TEST(Hardware, TheListNamesItsSources) {
-  const std::string list = list_hardware();
-  for (const char* word :
-       {"a100", "h100", "h200", "1b", "8b", "70b", "data sheet", "config.json", "efficiencies"})
-    EXPECT_NE(list.find(word), std::string::npos) << word;
-}
 
 // ---- arrivals -------------------------------------------------------------------------------------------
 

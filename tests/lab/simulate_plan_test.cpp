@@ -51,6 +51,32 @@ TEST(Plan, ADraftThatIsNeverAcceptedIsNotAdvised) {
   EXPECT_EQ(plan.rows.front().reason, "no draft pays for its devices here");
 }
 
+// The module of a mixture is one of its layers: a token reads what it is sent to, memory holds all of it.
+TEST(Plan, AMixtureDraftsWithAModuleOfItsOwnKind) {
+  PlanOptions options;
+  options.devices = 1;
+  options.model = "v2-lite";
+  options.draft_head = "mtp";
+  options.places = {"none", "heads"};
+  options.arrivals = "burst";
+  options.requests = 2;
+  options.output_tokens = 64;
+  const Plan plan = make_plan(options).value();
+  const auto head = std::find_if(plan.rows.begin(), plan.rows.end(),
+                                 [](const PlanRow& row) { return row.run.place == DraftPlace::kHeads; });
+  ASSERT_NE(head, plan.rows.end());
+  EXPECT_NE(head->memory.find("31.4 GB of weights"), std::string::npos) << head->memory;
+  // A layer of 64 experts, two matrices of a projection, and the output head: 1.6 GB.
+  EXPECT_NE(head->memory.find("1.6 GB of the draft's weights"), std::string::npos) << head->memory;
+  const std::string text = plan_text(options, plan);
+  EXPECT_NE(text.find("2.66 G of them read for a token, 27 layers, 576 numbers cached"), std::string::npos)
+      << text;
+  const auto alone = std::find_if(plan.rows.begin(), plan.rows.end(),
+                                  [](const PlanRow& row) { return row.run.place == DraftPlace::kNone; });
+  ASSERT_NE(alone, plan.rows.end());
+  EXPECT_GT(head->figures.tokens_per_second, alone->figures.tokens_per_second);
+}
+
 // A head beside the target leaves its devices idle while it drafts; at a worker a draft is two ways over the
 // link later.
 TEST(Plan, AHeadGoesWhereItIsFasterAndItSaysWhy) {

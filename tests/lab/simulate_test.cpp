@@ -289,7 +289,7 @@ TEST(SimulatedRun, MemoryIsCountedAndWhatDoesNotFitIsSaid) {
   SimulatedRun run{.hardware = "h100:70b:tp4", .draft_hardware = "h100:1b", .place = DraftPlace::kColocated};
   run.max_num_seqs = 32;
   const MemoryNeed need = describe_job(run, 768).value().memory;
-  EXPECT_NEAR(need.weights, 35.275e9, 1e6);
+  EXPECT_NEAR(need.weights, 2.0 * 70'553'706'496 / 4, 1);
   EXPECT_NEAR(need.kv, 32 * 768 * 81920.0, 1);
   EXPECT_NEAR(need.draft_weights, 2.472e9, 1e6);
   EXPECT_NEAR(need.draft_kv, 32 * 768 * 2.0 * 16 * 8 * 64 * 2, 1);

@@ -1,8 +1,10 @@
-#include "cluster/simulation/hardware.h"
+#include "lab/simulate/hardware.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/nearest.h"
 #include "base/parse_number.h"
@@ -18,11 +20,47 @@ constexpr std::array<GpuPreset, 4> kGpus = {{
     {"h200", 141e9, 4.8e12, 989e12, false, "NVIDIA H200 SXM data sheet"},
     {"xeon8480", 512e9, 307.2e9, 229e12, true, "Intel Xeon Platinum 8480+ data sheet"},
 }};
-constexpr std::array<ModelPreset, 3> kModels = {{
-    {"1b", 1.236e9, 16, 2048, 8, 64, 8192, 128256, "config.json of Llama-3.2-1B"},
-    {"8b", 8.03e9, 32, 4096, 8, 128, 14336, 128256, "config.json of Llama-3.1-8B"},
-    {"70b", 70.55e9, 80, 8192, 8, 128, 28672, 128256, "config.json of Llama-3.1-70B"},
-}};
+
+// Those of Llama 3.
+ModelConfig llama(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn, bool tied) {
+  return {.hidden_size = hidden,
+          .num_layers = layers,
+          .num_heads = heads,
+          .num_kv_heads = 8,
+          .head_dim = hidden / heads,
+          .intermediate_size = ffn,
+          .vocab_size = 128256,
+          .tie_word_embeddings = tied};
+}
+
+ModelConfig deepseek_v2_lite() {
+  ModelConfig config{
+      .family = ModelFamily::kDeepseekV2,
+      .hidden_size = 2048,
+      .num_layers = 27,
+      .num_heads = 16,
+      .num_kv_heads = 1,
+      .head_dim = 576,
+      .latent = LatentConfig{.kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128},
+      .intermediate_size = 10944,
+      .vocab_size = 102400,
+      .layers = std::vector<LayerKind>(27, LayerKind{.has_experts = true}),
+      .experts = ExpertConfig{
+          .count = 64, .chosen = 6, .intermediate_size = 1408, .shared_intermediate_size = 2 * 1408}};
+  config.layers.front().has_experts = false;
+  return config;
+}
+
+std::vector<ModelPreset> known_models() {
+  std::vector<ModelPreset> models{
+      {"1b", "config.json of Llama-3.2-1B", llama(16, 2048, 32, 8192, true), {}},
+      {"8b", "config.json of Llama-3.1-8B", llama(32, 4096, 32, 14336, false), {}},
+      {"v2-lite", "config.json of DeepSeek-V2-Lite", deepseek_v2_lite(), {}},
+      {"70b", "config.json of Llama-3.1-70B", llama(80, 8192, 64, 28672, false), {}},
+  };
+  for (ModelPreset& model : models) model.size = size_of(model.config);
+  return models;
+}
 
 constexpr double kBytesPerWeight = 2;        // bf16
 constexpr double kMemoryEfficiency = 0.8;    // of the data sheet's bandwidth, for weights read once
@@ -41,6 +79,13 @@ Result<typename Table::value_type> find_preset(const Table& table, std::string_v
   });
   return invalid_argument(
       fmt::format("there is no {} preset '{}'; did you mean '{}'?", what, name, near->name));
+}
+
+Result<ModelPreset> find_model(std::string_view name) {
+  if (name.find('/') == name.npos) return find_preset(known_models(), name, "model");
+  ASSIGN_OR_RETURN(ModelConfig config, read_model_config(name));
+  const ModelSize size = size_of(config);
+  return ModelPreset{std::string(name), fmt::format("config.json of {}", name), std::move(config), size};
 }
 
 // A whole number behind `prefix`, or nothing.
@@ -72,10 +117,27 @@ Result<Size> parse_size(std::string_view text, bool is_cpu) {
 
 // Bytes on one device, for a pass of many rows: the residual stream and its norms and projections whole, the
 // MLP's inner columns and the logits as shards.
-double activation_bytes(const ModelPreset& model, int tp) {
-  const double columns = 6.0 * model.hidden * kBytesPerWeight +
-                         2.0 * model.intermediate / tp * kBytesPerWeight + 4.0 * model.vocabulary / tp;
+double activation_bytes(const ModelConfig& c, int tp) {
+  int64_t inner = c.intermediate_size;
+  if (c.experts)
+    inner = std::max(inner,
+                     c.experts->count * c.experts->intermediate_size + c.experts->shared_intermediate_size);
+  const double columns = 6.0 * static_cast<double>(c.hidden_size) * kBytesPerWeight +
+                         2.0 * static_cast<double>(inner) / tp * kBytesPerWeight +
+                         4.0 * static_cast<double>(c.vocab_size) / tp;
   return kRowsOfAPass * columns;
+}
+
+std::string shape_text(const ModelPreset& model) {
+  const double giga = 1e-9;
+  std::string text = fmt::format("{:.4g} G parameters", static_cast<double>(model.size.parameters) * giga);
+  if (model.size.experts > 0)
+    text +=
+        fmt::format(", {:.3g} G of them read for a token", static_cast<double>(model.size.active()) * giga);
+  text += fmt::format(", {} layers", model.config.num_layers);
+  if (model.config.latent)
+    text += fmt::format(", {} numbers cached of a token in each", model.config.head_dim);
+  return text;
 }
 
 std::vector<CostSource> sources_of(const GpuPreset& gpu, const ModelPreset& model, const Size& size) {
@@ -89,9 +151,7 @@ std::vector<CostSource> sources_of(const GpuPreset& gpu, const ModelPreset& mode
       {device + " memory", fmt::format("{:.4g} GB", gpu.memory_bytes * 1e-9),
        gpu.is_cpu ? Kind::kAssumption : Kind::kDataSheet,
        gpu.is_cpu ? "as servers have it" : std::string(gpu.source)},
-      {fmt::format("{} shape", model.name),
-       fmt::format("{:.4g} G parameters, {} layers", model.parameters * 1e-9, model.layers), Kind::kDataSheet,
-       std::string(model.source)},
+      {fmt::format("{} shape", model.name), shape_text(model), Kind::kDataSheet, model.source},
       {device + " efficiency",
        fmt::format("{:.0f} % of the bandwidth, {:.0f} % of the peak, {:.0f} us a layer",
                    kMemoryEfficiency * 100, kComputeEfficiency * 100, kLayerSeconds * 1e6),
@@ -113,34 +173,44 @@ std::string_view name_of(CostSource::Kind kind) {
 }
 
 Result<HardwareCost> hardware_cost(std::string_view text) {
-  const size_t one = text.find(':');
-  const size_t two = one == std::string_view::npos ? one : text.find(':', one + 1);
+  const size_t one = text.find(':'), last = text.rfind(':');
   if (one == std::string_view::npos)
     return invalid_argument(fmt::format("hardware '{}': write GPU:MODEL[:tpN], e.g. h100:70b:tp4", text));
+  const bool has_size = last != one;
   ASSIGN_OR_RETURN(const GpuPreset gpu, find_preset(kGpus, text.substr(0, one), "GPU"));
-  ASSIGN_OR_RETURN(
-      const ModelPreset model,
-      find_preset(kModels, text.substr(one + 1, two == text.npos ? two : two - one - 1), "model"));
-  ASSIGN_OR_RETURN(const Size size, parse_size(two == text.npos ? "" : text.substr(two + 1), gpu.is_cpu));
-  const double weights = model.parameters * kBytesPerWeight;
-  const double kv_token = 2.0 * model.layers * model.kv_heads * model.head_size * kBytesPerWeight;
+  ASSIGN_OR_RETURN(const ModelPreset model,
+                   find_model(text.substr(one + 1, has_size ? last - one - 1 : text.npos)));
+  ASSIGN_OR_RETURN(const Size size, parse_size(has_size ? text.substr(last + 1) : "", gpu.is_cpu));
+  const auto bytes = [](int64_t numbers) { return static_cast<double>(numbers) * kBytesPerWeight; };
+  const double weights = bytes(model.size.parameters), experts = bytes(model.size.of_experts);
+  // A CPU keeps a latent twice, in the order of keys and in that of values.
+  const double kv_token = bytes(model.size.kv_numbers) * (model.size.shares_kv && gpu.is_cpu ? 2 : 1);
+  const double kv_of_device = kv_token / (model.size.shares_kv ? 1 : size.devices);
   const double used = size.devices * size.part;
   const double bandwidth = gpu.bytes_per_second * kMemoryEfficiency * used;
+  const double flops = gpu.flops * kComputeEfficiency * used;
+  const auto layers = static_cast<int>(model.config.num_layers);
   HardwareCost cost{
-      .pass = {.base = weights / bandwidth,
+      .pass = {.base = (weights - experts) / bandwidth,
                .per_row = 0,
-               .per_context = kv_token / bandwidth,
-               .compute_per_row = 2 * model.parameters / (gpu.flops * kComputeEfficiency * used),
-               .overhead = model.layers * (kLayerSeconds + (size.devices > 1 ? 2 * kAllReduceSeconds : 0))},
+               .per_context = kv_of_device * size.devices / bandwidth,
+               .compute_per_row = 2 * static_cast<double>(model.size.active()) / flops,
+               .overhead = layers * (kLayerSeconds + (size.devices > 1 ? 2 * kAllReduceSeconds : 0)),
+               .all_experts = experts / bandwidth,
+               .share_of_row = model.size.experts > 0 ? static_cast<double>(model.size.chosen) /
+                                                            static_cast<double>(model.size.experts)
+                                                      : 0},
       .model = model,
       .description = {},
       .devices = size.devices,
       .is_cpu = gpu.is_cpu,
-      .layers = model.layers,
+      .layers = layers,
       .usable_bytes = gpu.memory_bytes * kMemoryForModel * size.part,
       .weight_bytes = weights / size.devices,
-      .activation_bytes = activation_bytes(model, size.devices),
-      .kv_token_bytes = kv_token / size.devices,
+      .activation_bytes = activation_bytes(model.config, size.devices),
+      .kv_token_bytes = kv_of_device,
+      .bytes_per_second = bandwidth / size.devices,
+      .flops = flops / size.devices,
       .sources = sources_of(gpu, model, size)};
   const double room = cost.usable_bytes - cost.weight_bytes - cost.activation_bytes;
   if (room <= 0)
@@ -159,9 +229,9 @@ std::string list_hardware() {
     out += fmt::format("  {:<8} {:.0f} GB, {:.2f} TB/s, {:.0f} TFLOP/s bf16   [{}]\n", gpu.name,
                        gpu.memory_bytes * 1e-9, gpu.bytes_per_second * 1e-12, gpu.flops * 1e-12, gpu.source);
   out += "models (bf16)\n";
-  for (const ModelPreset& model : kModels)
-    out += fmt::format("  {:<8} {:.2f} G parameters, {} layers   [{}]\n", model.name, model.parameters * 1e-9,
-                       model.layers, model.source);
+  for (const ModelPreset& model : known_models())
+    out += fmt::format("  {:<8} {}   [{}]\n", model.name, shape_text(model), model.source);
+  out += "  DIR      any model directory, told by a '/': of its config.json\n";
   return out + fmt::format(
                    "efficiencies: {:.0f} % of bandwidth, {:.0f} % of peak, {:.0f} us a layer, {:.0f} us an "
                    "all-reduce\n",

@@ -8,6 +8,8 @@
 
 #include "base/status.h"
 #include "cluster/simulation/forward_cost.h"
+#include "transformer/files/model_config.h"
+#include "transformer/files/model_size.h"
 
 namespace outrider {
 
@@ -18,10 +20,9 @@ struct GpuPreset {
   std::string_view source;
 };
 struct ModelPreset {
-  std::string_view name;
-  double parameters;
-  int layers, hidden, kv_heads, head_size, intermediate, vocabulary;
-  std::string_view source;
+  std::string name, source;
+  ModelConfig config;
+  ModelSize size;
 };
 
 // A figure that a simulation goes by, and how far it is to be believed.
@@ -46,11 +47,13 @@ struct HardwareCost {
   int layers = 0;
   // Bytes of each device; where only a part of a socket is used, of that part.
   double usable_bytes = 0, weight_bytes = 0, activation_bytes = 0, kv_token_bytes = 0;
+  double bytes_per_second = 0, flops = 0;  // as reached
   std::vector<CostSource> sources;
 };
 
 // "GPU:MODEL[:tpN]", e.g. "h100:70b:tp4", or "CPU:MODEL[:1/K]", a K-th of a socket; weights and KV in bf16.
-// Errors name the nearest known word, and say what does not fit.
+// MODEL is a preset, or a directory with a config.json, told by a '/' in it. Errors name the nearest known
+// word, and say what does not fit.
 Result<HardwareCost> hardware_cost(std::string_view text);
 std::string list_hardware();
 
