@@ -28,6 +28,14 @@ void add_synth_options(CLI::App& app, SynthOptions& o) {
       ->group(group);
   app.add_option("--experts-per-token", o.experts_per_token, "Experts that each token goes through")
       ->group(group);
+  app.add_option("--kv-rank", o.kv_rank,
+                 "Latent attention, as in DeepSeek-V3, beside --experts: numbers that keys and values of all "
+                 "heads are made of; 0: none")
+      ->group(group);
+  app.add_option("--q-rank", o.q_rank, "Numbers that its queries are made of; 0: they have no latent")
+      ->group(group);
+  app.add_option("--dense-layers", o.dense_layers, "Its first layers, which have an MLP and no experts")
+      ->group(group);
   app.add_option("--vocab", o.vocab, "Tokens of the vocabulary")->group(group);
   app.add_option("--max-positions", o.max_positions, "Longest text the models support")->group(group);
   app.add_flag("--tied", o.tied, "Head and embedding are one matrix")->group(group);
@@ -79,6 +87,13 @@ Result<SynthShape> check_synth_options(const SynthOptions& o) {
   shape.head_dim = o.head_dim.value_or(shape.head_dim);
   shape.ffn = o.ffn.value_or(shape.ffn);
   shape.experts = o.experts.value_or(shape.experts);
+  shape.kv_rank = o.kv_rank.value_or(shape.kv_rank);
+  if (!shape.is_latent() && ((o.q_rank && *o.q_rank > 0) || (o.dense_layers && *o.dense_layers > 0)))
+    return invalid_argument(fmt::format("{}: there is no latent attention; add --kv-rank",
+                                        o.q_rank ? "--q-rank" : "--dense-layers"));
+  shape.q_rank = o.q_rank.value_or(shape.q_rank);
+  shape.dense_layers = o.dense_layers.value_or(shape.dense_layers);
+  if (o.ffn) shape.dense_ffn = 0;  // as wide as what a token goes through of a mixture
   if (o.experts_per_token && shape.experts == 0)
     return invalid_argument("--experts-per-token: there are no experts; add --experts");
   shape.experts_per_token = o.experts_per_token.value_or(shape.experts_per_token);

@@ -1,5 +1,5 @@
-// Shapes of Llama models, and of mixtures of experts like Mixtral and gpt-oss, that `outrider synth` can
-// write, and their config.json.
+// Shapes of Llama models, and of mixtures of experts like Mixtral, gpt-oss and DeepSeek-V3, that `outrider
+// synth` can write, and their config.json.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,23 @@ struct SynthShape {
   int64_t ffn = 0;       // of one expert, where there are any
   int64_t experts = 0;   // 0: an MLP
   int64_t experts_per_token = 2;
+  // With latent attention, layers are DeepSeek-V3's: head_dim is of values and of what does not turn of a
+  // query, half as much more of a query turns, and experts are chosen by corrected sigmoids in groups.
+  int64_t kv_rank = 0;       // numbers that keys and values of all heads are made of; 0: no latent attention
+  int64_t q_rank = 0;        // those of queries; 0: there are none
+  int64_t dense_layers = 0;  // in front, which have an MLP in place of a mixture
+  int64_t dense_ffn = 0;     // of that MLP
+  int64_t shared_experts = 0;             // that every token goes through, as one MLP
+  int64_t groups = 1, groups_chosen = 1;  // of experts
   bool gpt_oss = false;  // with experts: sinks, windows, biases, YaRN and the clamped activation
   int64_t vocab = 0;
   int64_t max_positions = 0;
   double rope_theta = 10000;
   bool llama3_rope = false;  // the scaled rotation of Llama 3.1 and 3.2
   bool tied = false;         // the head is the embedding
+
+  bool is_latent() const { return kv_rank > 0; }
+  int64_t rope_dim() const { return head_dim / 2; }  // of latent attention
 };
 
 // Names of the presets, smallest first.
@@ -50,6 +61,8 @@ struct SynthHead {
     return kind == Kind::kEagle3 || draft_vocab < shape.vocab;
   }
 };
+// The same widths in layers like Llama's, as most heads have them.
+SynthShape plain_layers(const SynthShape& shape);
 nlohmann::json synth_head_config(const SynthShape& shape, const SynthHead& head);
 
 }  // namespace outrider

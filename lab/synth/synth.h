@@ -1,6 +1,7 @@
-// `outrider synth`: a target and a draft of any Llama, Mixtral or gpt-oss shape with random weights, made to
-// agree as often and to be as sure as asked. Speed depends on shapes, acceptance and entropy, not on what the
-// weights have learned: such a pair gives honest figures at any scale, without a download.
+// `outrider synth`: a target and a draft of any Llama, Mixtral, gpt-oss or DeepSeek shape with random
+// weights, made to agree as often and to be as sure as asked. Speed depends on shapes, acceptance and
+// entropy, not on what the weights have learned: such a pair gives honest figures at any scale, without a
+// download.
 #pragma once
 
 #include <optional>
@@ -18,8 +19,8 @@ struct SynthOptions {
   std::string output;
   std::string shape = "1.1b";
   // What differs from the preset.
-  std::optional<int64_t> hidden, layers, heads, kv_heads, head_dim, ffn, experts, experts_per_token, vocab,
-      max_positions;
+  std::optional<int64_t> hidden, layers, heads, kv_heads, head_dim, ffn, experts, experts_per_token, kv_rank,
+      q_rank, dense_layers, vocab, max_positions;
   bool tied = false;
 
   int64_t draft_layers = 1;

@@ -6,6 +6,7 @@
 // - The MLP's output is brought back to about 1, E[(silu(a) b)^2] being 0.36 for normal a and b. So is a
 //   mixture's: the experts of a token, with weights that add up to 1, are independent. Of gpt-oss
 //   E[(a sigmoid(1.702 a) (b + 1))^2] is 0.85. Its biases and sinks are 0.
+// - DeepSeek's shared experts stand beside the chosen ones; each of the two adds half.
 // - Attention adds half an embedding in the lower layers: each token still says more than the text before
 //   it, or the distributions of one text would all be alike.
 // - In the upper layers attention adds little, for what it adds is shared by neighbouring positions and fades
@@ -13,6 +14,7 @@
 // - A tied embedding has the head's scale, far below what the first layer adds, so a token does not predict
 //   itself.
 #include <cmath>
+#include <limits>
 
 #include "lab/synth/weight_file.h"
 
@@ -51,6 +53,61 @@ void add_gpt_oss_layer(const SynthShape& s, const std::string& prefix, int32_t s
   zeros("mlp.experts.down_proj_bias", {s.experts, s.hidden});
 }
 
+// The matrices of latent attention, whose norms keep what they norm.
+void add_latent_attention(const SynthShape& s, const std::string& prefix, int32_t stream, double attention,
+                          std::vector<SynthTensor>& tensors) {
+  const auto random = [&](const char* name, int64_t rows, int64_t columns, int32_t of, double size) {
+    tensors.push_back({.name = prefix + "self_attn." + name + ".weight",
+                       .shape = {rows, columns},
+                       .stream = of,
+                       .deviation = size * keep_size(columns)});
+  };
+  const auto norm = [&](const char* name, int64_t size) {
+    tensors.push_back({.name = prefix + "self_attn." + name + ".weight", .shape = {size}, .constant = 1});
+  };
+  const int64_t queries = s.heads * (s.head_dim + s.rope_dim());
+  if (s.q_rank > 0) {
+    random("q_a_proj", s.q_rank, s.hidden, stream + 7, 1);
+    norm("q_a_layernorm", s.q_rank);
+    random("q_b_proj", queries, s.q_rank, stream, 1);
+  } else {
+    random("q_proj", queries, s.hidden, stream, 1);
+  }
+  random("kv_a_proj_with_mqa", s.kv_rank + s.rope_dim(), s.hidden, stream + 1, 1);
+  norm("kv_a_layernorm", s.kv_rank);
+  random("kv_b_proj", 2 * s.heads * s.head_dim, s.kv_rank, stream + 2, 1);
+  random("o_proj", s.hidden, s.heads * s.head_dim, stream + 3, attention);
+}
+
+void add_mlp(const SynthShape& s, const std::string& prefix, int64_t ffn, int32_t stream, double size,
+             std::vector<SynthTensor>& tensors) {
+  const auto random = [&](const char* name, int64_t rows, int64_t columns, int32_t of, double deviation) {
+    tensors.push_back(
+        {.name = prefix + name + ".weight", .shape = {rows, columns}, .stream = of, .deviation = deviation});
+  };
+  random("gate_proj", ffn, s.hidden, stream, keep_size(s.hidden));
+  random("up_proj", ffn, s.hidden, stream + 1, keep_size(s.hidden));
+  random("down_proj", s.hidden, ffn, stream + 2, size * keep_size(ffn) / kSiluProduct);
+}
+
+// A layer of DeepSeek-V3 beside its two norms.
+void add_latent_layer(const SynthShape& s, const std::string& prefix, int32_t stream, int32_t expert_stream,
+                      double attention, bool has_experts, std::vector<SynthTensor>& tensors) {
+  add_latent_attention(s, prefix, stream, attention, tensors);
+  if (!has_experts) return add_mlp(s, prefix + "mlp.", s.dense_ffn, stream + 4, 1, tensors);
+  const double half = std::sqrt(0.5);
+  tensors.push_back({.name = prefix + "mlp.gate.weight",
+                     .shape = {s.experts, s.hidden},
+                     .stream = stream + 4,
+                     .deviation = keep_size(s.hidden)});
+  tensors.push_back({.name = prefix + "mlp.gate.e_score_correction_bias", .shape = {s.experts}});
+  add_mlp(s, prefix + "mlp.shared_experts.", s.shared_experts * s.ffn, stream + 8, half, tensors);
+  for (int64_t expert = 0; expert < s.experts; ++expert)
+    add_mlp(s, fmt::format("{}mlp.experts.{}.", prefix, expert), s.ffn,
+            expert_stream + static_cast<int32_t>(3 * expert),
+            half * std::sqrt(static_cast<double>(s.experts_per_token)), tensors);
+}
+
 }  // namespace
 
 int64_t SynthTensor::count() const {
@@ -81,6 +138,11 @@ std::vector<SynthTensor> synth_tensors(const SynthShape& s, int64_t layers, int6
     const auto stream = static_cast<int32_t>((layer + 1) * kStreamsPerLayer);
     const double attention = layer < shared_layers ? 0.5 * embedding : kUpperAttention;
     for (const std::string& name : synth_layer_gains(layer)) gain(name, s.hidden);
+    if (s.is_latent()) {
+      add_latent_layer(s, prefix, stream, kExpertStreams + static_cast<int32_t>(3 * layer * s.experts),
+                       attention, layer >= s.dense_layers, tensors);
+      continue;
+    }
     random(prefix + "self_attn.q_proj.weight", q, s.hidden, stream, keep_size(s.hidden));
     random(prefix + "self_attn.k_proj.weight", kv, s.hidden, stream + 1, keep_size(s.hidden));
     random(prefix + "self_attn.v_proj.weight", kv, s.hidden, stream + 2, keep_size(s.hidden));
@@ -143,9 +205,31 @@ std::vector<SynthTensor> synth_branches(const SynthShape& s, const SynthHead& he
 
 }  // namespace
 
+namespace {
+
+// DeepSeek's: one more layer of its target, under the names that it has behind the last.
+std::vector<SynthTensor> synth_latent_module(const SynthShape& s) {
+  const std::string prefix = fmt::format("model.layers.{}.", s.layers);
+  constexpr int32_t kModule = std::numeric_limits<int32_t>::min();  // streams of no other tensor
+  std::vector<SynthTensor> tensors{{.name = prefix + "eh_proj.weight",
+                                    .shape = {s.hidden, 2 * s.hidden},
+                                    .stream = kModule,
+                                    .deviation = keep_size(2 * s.hidden)}};
+  std::vector<std::string> norms = synth_layer_gains(s.layers);
+  for (const char* name : {"enorm", "hnorm", "shared_head.norm"}) norms.push_back(prefix + name + ".weight");
+  for (std::string& norm : norms)
+    tensors.push_back({.name = std::move(norm), .shape = {s.hidden}, .constant = 1});
+  add_latent_layer(s, prefix, kModule + 1, kModule + kStreamsPerLayer, 1, true, tensors);
+  return tensors;
+}
+
+}  // namespace
+
 // It agrees with the target by chance alone: what counts is how long it takes.
-std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, const SynthHead& head) {
-  if (head.branches > 0) return synth_branches(s, head);
+std::vector<SynthTensor> synth_head_tensors(const SynthShape& target, const SynthHead& head) {
+  if (head.branches > 0) return synth_branches(target, head);
+  if (head.kind == SynthHead::Kind::kMtp && target.is_latent()) return synth_latent_module(target);
+  const SynthShape s = plain_layers(target);
   const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
   const bool is_mtp = head.kind == SynthHead::Kind::kMtp;
   // EAGLE-3's layer reads a token beside a state; that of MTP reads what a projection makes of both.

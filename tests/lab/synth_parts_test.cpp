@@ -10,6 +10,8 @@
 #include "lab/synth/vocabulary.h"
 #include "lab/synth/weight_file.h"
 #include "tests/support/temporary_directory.h"
+#include "transformer/files/model_config.h"
+#include "transformer/files/model_size.h"
 #include "transformer/files/safetensors.h"
 #include "transformer/tokenizer/tokenizer.h"
 
@@ -121,6 +123,35 @@ TEST(SynthShape, TensorsAddUp) {
   ASSERT_TRUE(check_synth_shape(shape).ok());
   for (const SynthTensor& tensor : synth_tensors(shape, shape.layers, 1)) parameters += tensor.count();
   EXPECT_EQ(parameters, 1'100'048'384);
+}
+
+// What is counted of a config.json is what is written beside it, and what the loader finds there.
+TEST(SynthShape, ConfigsCountWhatIsWritten) {
+  for (const std::string& name : synth_shape_names()) {
+    SynthShape shape = *synth_shape(name);
+    ASSERT_TRUE(check_synth_shape(shape).ok());
+    for (const int64_t layers : {shape.layers, int64_t{1}}) {
+      const TemporaryDirectory directory;
+      std::ofstream(directory.path() / "config.json") << synth_config(shape, layers).dump();
+      const auto config = read_model_config(directory.path());
+      ASSERT_TRUE(config.ok()) << name << ": " << config.status().message();
+      int64_t parameters = 0;
+      for (const SynthTensor& tensor : synth_tensors(shape, layers, 1)) parameters += tensor.count();
+      EXPECT_EQ(size_of(*config).parameters, parameters) << name << " of " << layers;
+    }
+  }
+  const auto size = [](const char* name) {
+    SynthShape shape = *synth_shape(name);
+    EXPECT_TRUE(check_synth_shape(shape).ok());
+    const TemporaryDirectory directory;
+    std::ofstream(directory.path() / "config.json") << synth_config(shape, shape.layers).dump();
+    return size_of(read_model_config(directory.path()).value());
+  };
+  // DeepSeek's paper: 15.7 B, 2.4 B of them for a token without the embedding; 576 numbers a layer.
+  EXPECT_NEAR(static_cast<double>(size("v2-lite").parameters), 15.7e9, 0.03e9);
+  EXPECT_NEAR(static_cast<double>(size("v2-lite").active() - 102400 * 2048), 2.4e9, 0.06e9);
+  EXPECT_EQ(size("v2-lite").kv_numbers, 27 * 576);
+  EXPECT_NEAR(static_cast<double>(size("deepseek").parameters), 0.5e9, 0.1e9);
 }
 
 }  // namespace

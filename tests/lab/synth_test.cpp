@@ -93,6 +93,53 @@ TEST_F(Synth, WritesTheLayersOfGptOss) {
   EXPECT_EQ(doctor.out.find("not used"), std::string::npos) << doctor.describe();
 }
 
+// Latent attention and a mixture, with a draft model and with a module of multi-token prediction.
+TEST_F(Synth, WritesTheLayersOfDeepSeekAndAModule) {
+  const Outcome run =
+      synth(dir_ / "pair",
+            {"--kv-rank", "32", "--q-rank", "48", "--experts", "8", "--experts-per-token", "2", "--ffn", "64",
+             "--dense-layers", "1", "--layers", "5", "--head", "mtp", "--acceptance", "0.7", "--quiet"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const Arguments plain{"generate",     "--model", dir_ / "pair/target", "--prompt", "Once",
+                        "--max-tokens", "60",      "--ignore-eos"};
+  const auto drafting = [&](const Arguments& more) {
+    Arguments arguments = plain;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome generated = outrider_program(arguments);
+    EXPECT_TRUE(generated.succeeded()) << generated.describe();
+    return generated.out;
+  };
+  const std::string expected = drafting({"--quiet"});
+  EXPECT_EQ(drafting({"--draft-model", dir_ / "pair/draft", "-g", "3", "--report", dir_ / "report.json"}),
+            expected);
+  const auto acceptance = [&] {
+    return json::parse(read_file(dir_ / "report.json"))["metrics"]["rounds"]["acceptance_rate"].get<double>();
+  };
+  EXPECT_GT(acceptance(), 0.3);
+  const Arguments module{"--drafter", "mtp", "--draft-model", dir_ / "pair/mtp", "-g", "3"};
+  EXPECT_EQ(drafting(module), expected);
+  Arguments synthetic = module;
+  synthetic.insert(synthetic.end(),
+                   {"--synthetic-acceptance", "rates:0.8", "--report", dir_ / "report.json"});
+  drafting(synthetic);
+  EXPECT_GT(acceptance(), 0.5);
+
+  const Outcome doctor = outrider_program({"doctor", "--model", dir_ / "pair/target"});
+  ASSERT_TRUE(doctor.succeeded()) << doctor.describe();
+  for (const char* part :
+       {"DeepseekV3ForCausalLM (DeepSeek-V3)", "32 numbers of every token and 16 that turn",
+        "8 in each of 4 layers, 2 for a token, MLP 64, and a shared one of 64"})
+    EXPECT_NE(doctor.out.find(part), std::string::npos) << part << doctor.describe();
+  EXPECT_EQ(doctor.out.find("not used"), std::string::npos) << doctor.describe();
+
+  for (const Arguments& wrong : {Arguments{"--kv-rank", "32"}, Arguments{"--q-rank", "32"},
+                                 Arguments{"--kv-rank", "33", "--experts", "4"}}) {
+    const Outcome refused = synth(dir_ / "wrong", wrong);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find("--kv-rank"), std::string::npos) << refused.describe();
+  }
+}
+
 // A head costs what one of its size does, whatever it says.
 TEST_F(Synth, WritesAHeadForTheTarget) {
   const Outcome run = synth(dir_ / "pair", {"--head", "eagle3", "--draft-vocab", "200", "--vocab", "600",
