@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "draft_worker/drafting_state.h"
+#include "draft_worker/ranked_pass.h"
 #include "draft_worker/token_drawing.h"
 #include "transformer/model/token_runner.h"
 
@@ -37,6 +38,9 @@ class DeviceRuns {
   Status run_branches() { return runner_->run(runs_, false); }
   void take_branch(DraftedSequence& s, Strand& strand, size_t run);
 
+  // Passes whose rows the host does not see.
+  RankedPass& ranked() { return ranked_; }
+
  private:
   // A sequence's part of a run.
   struct Part {
@@ -51,6 +55,7 @@ class DeviceRuns {
   DraftingState& state_;
   TokenDrawing& drawing_;
   const std::unique_ptr<TokenRunner> runner_;
+  RankedPass ranked_{*runner_};
   std::vector<TokenRun> runs_;
   std::vector<Part> parts_;  // of rounds
 };

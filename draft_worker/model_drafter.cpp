@@ -160,7 +160,8 @@ Resync ModelDrafter::held(SequenceId sequence) const {
 
 bool ModelDrafter::work(std::vector<DraftAnswer>& answers) {
   return finish_done(answers) || run_jobs(answers) || advance_jobs(answers) ||
-         trees_.grow_on(preparation_.max_rows()) || preparation_.prepare();
+         trees_.grow_on(preparation_.max_rows(), runs_ ? &runs_->ranked() : nullptr) ||
+         preparation_.prepare();
 }
 
 DraftAnswer ModelDrafter::finish(DraftedSequence& s, Status status) {
@@ -235,20 +236,43 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   collect_slices();
   if (slices_.empty()) return false;
   const auto start = state_.options.now();
-  auto logits = state_.model.forward(slices_);
-  if (!logits.ok() &&
+  const Status passed = drawing_.run(slices_, rank_rows());
+  if (!passed.ok() &&
       (state_.texts.forget_one() || preparation_.give_up_branches() || trees_.stop_growth(parts_)))
     return true;  // room for another try
-  if (logits.ok()) drawing_.take(*logits);
   const bool one_each = std::all_of(slices_.begin(), slices_.end(),
                                     [](const BatchSlice& slice) { return slice.tokens.size() == 1; });
   const bool reads_no_prompt = std::all_of(slices_.begin(), slices_.end(), [](const BatchSlice& slice) {
     return static_cast<int64_t>(slice.tokens.size()) <= slice.logit_rows + 1;
   });
-  const int32_t drawn = take_parts(logits.status(), state_.ns_since(start), answers);
+  const int32_t drawn = take_parts(passed, state_.ns_since(start), answers);
   if (one_each) state_.policy.pass_took(static_cast<int64_t>(slices_.size()), state_.ns_since(start));
-  if (staged_ && logits.ok()) staged_->end_pass(drawn, state_.ns_since(start), reads_no_prompt);
+  if (staged_ && passed.ok()) staged_->end_pass(drawn, state_.ns_since(start), reads_no_prompt);
   return true;
+}
+
+// What is asked of the rows of a pass that a device can rank. Null: some are the host's, of chains or of
+// trees under rules with q.
+RankedPass* ModelDrafter::rank_rows() {
+  if (!runs_) return nullptr;
+  RankedPass& ranked = runs_->ranked();
+  ranked.begin();
+  int64_t row = 0;
+  size_t at = 0;
+  for (const PassPart& part : parts_) {
+    const DraftedSequence& s = *part.sequence;
+    const DraftJob& job = *s.job;
+    if (!job.branches || job.strand.key.q_kind != QKind::kNone) return nullptr;
+    const int64_t rows = slices_[at].logit_rows;
+    if (job.tree.begun) {
+      trees_.rank_looks(s, job.tree, job.strand.key, row, ranked);
+    } else if (rows > 0) {
+      if (rows > 1) ranked.add(TokenDrawing::step_of_last(s), row, 1);
+      trees_.rank_root(s, row + rows - 1, ranked);
+    }
+    for (size_t i = 0; i < part.slices; ++i) row += slices_[at++].logit_rows;
+  }
+  return &ranked;
 }
 
 // What came of every sequence's part of a pass, each with its share of the time and what it takes by itself;

@@ -35,6 +35,7 @@ class ModelDrafter final : public Drafter {
 
   bool run_jobs(std::vector<DraftAnswer>& answers);
   bool advance_jobs(std::vector<DraftAnswer>& answers);
+  RankedPass* rank_rows();
   void collect_slices();
   int32_t take_parts(const Status& passed, int64_t pass_ns, std::vector<DraftAnswer>& answers);
   int32_t take_slice(DraftedSequence& s, const BatchSlice& slice, int64_t row, Status& status);

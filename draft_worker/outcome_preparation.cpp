@@ -277,8 +277,7 @@ Status OutcomePreparation::extend_parts() {
   if (runs_ && collect_runs()) return run_branches();
   slices_.clear();
   for (const Part& part : parts_) slices_.push_back(slice_of(part));
-  ASSIGN_OR_RETURN(LogitsShard logits, state_.model.forward(slices_));
-  drawing_.take(logits);
+  RETURN_IF_ERROR(drawing_.run(slices_));
   take_parts();
   return {};
 }

@@ -13,6 +13,13 @@ TokenDrawing::TokenDrawing(DraftingState& state)
   if (state_.options.head) head_logits_.resize(static_cast<size_t>(state_.vocab_size));
 }
 
+Status TokenDrawing::run(std::span<const BatchSlice> slices, RankedPass* ranked) {
+  ranked_ = ranked && ranked->is_taken() ? ranked : nullptr;
+  if (ranked_) return ranked->run(slices);
+  ASSIGN_OR_RETURN(logits_, state_.model.forward(slices));
+  return {};
+}
+
 // What tokens are drawn from: the model's own, or those of its quantised state, which is kept in hidden_. A
 // state that is not finite has logits that are not.
 std::span<float> TokenDrawing::logits_row(const StrandKey& key, int64_t row) {
@@ -76,14 +83,19 @@ bool TokenDrawing::add(DraftedSequence& s, Strand& strand, TokenId token, const 
   return true;
 }
 
+DraftStep TokenDrawing::step_of_last(const DraftedSequence& s) {
+  return {.sampling = &s.sampling,
+          .counts = &s.counts,
+          .drafted = {},
+          .position = s.job->propose.base - 1,
+          .round = s.job->propose.round,
+          .row_bytes = 0};
+}
+
 TokenId TokenDrawing::guess_of_last(const DraftedSequence& s, int64_t row) {
-  const DraftStep step{.sampling = &s.sampling,
-                       .counts = &s.counts,
-                       .drafted = {},
-                       .position = s.job->propose.base - 1,
-                       .round = s.job->propose.round,
-                       .row_bytes = 0};
-  return sampler_.sample(logits_row(row), step, nullptr).value_or(TokenId(-1));
+  if (!ranked_) return sampler_.sample(logits_row(row), step_of_last(s), nullptr).value_or(TokenId(-1));
+  const auto best = ranked_->best(row);
+  return best.empty() ? TokenId(-1) : best.front().id();
 }
 
 std::optional<TokenGuesses> TokenDrawing::guesses(const DraftedSequence& s, const StrandKey& key,
@@ -102,6 +114,10 @@ std::optional<TokenGuesses> TokenDrawing::guesses(const DraftedSequence& s, cons
 std::optional<std::span<const RankedToken>> TokenDrawing::best(const DraftedSequence& s,
                                                                const DraftStep& step, int64_t row,
                                                                size_t count) {
+  if (ranked_) {
+    const auto ranked = ranked_->best(row);
+    return ranked.empty() ? std::nullopt : std::optional(ranked.first(std::min(ranked.size(), count)));
+  }
   const auto logits = logits_row(row);
   if (!sampler_.process(logits, step)) return std::nullopt;
   return guesser_.best(logits, s.sampling, step.position, count);

@@ -8,6 +8,7 @@
 
 #include "comm/collectives.h"
 #include "draft_worker/drafting_state.h"
+#include "draft_worker/ranked_pass.h"
 #include "heads/token_guesses.h"
 #include "transformer/model/draft_head.h"
 #include "transformer/sampling/confidence.h"
@@ -20,8 +21,10 @@ class TokenDrawing {
   // `state` must outlive it.
   explicit TokenDrawing(DraftingState& state);
 
-  // The rows of a pass, which are overwritten by what is drawn from them.
-  void take(LogitsShard logits) { logits_ = logits; }
+  // A pass of the model, whose rows are overwritten by what is drawn from them. With `ranked`, if the device
+  // takes that, its rows are ranked there: best() and guess_of_last() have them, and nothing else. Errors as
+  // of Model::forward.
+  Status run(std::span<const BatchSlice> slices, RankedPass* ranked = nullptr);
 
   // The next token of a strand, from the row of the token before it. kMalformed: the row is not finite.
   Status draw(DraftedSequence& s, Strand& strand, int64_t row);
@@ -32,6 +35,7 @@ class TokenDrawing {
   // What would have been drafted in place of the last committed token; -1: unknown. Penalties have counted
   // that token already, so match rules without them only.
   TokenId guess_of_last(const DraftedSequence& s, int64_t row);
+  static DraftStep step_of_last(const DraftedSequence& s);
   // What the target may emit at `step`, best first. Empty: the row is not finite. `draws_bonus`: a bonus
   // token is drawn from q there.
   std::optional<TokenGuesses> guesses(const DraftedSequence& s, const StrandKey& key, const DraftStep& step,
@@ -46,6 +50,7 @@ class TokenDrawing {
 
  private:
   std::span<float> logits_row(int64_t row) {
+    CHECK(!ranked_, "row {} is on the device", row);
     return logits_.logits.row(row).first(static_cast<size_t>(state_.vocab_size));
   }
   std::span<float> logits_row(const StrandKey& key, int64_t row);
@@ -55,6 +60,7 @@ class TokenDrawing {
   DraftSampler sampler_;
   TokenGuesser guesser_;
   LogitsShard logits_;
+  const RankedPass* ranked_ = nullptr;  // in place of logits
   QRow q_;
   // Of a row that travels as its state: that state, and the logits made of it.
   HiddenRow hidden_;

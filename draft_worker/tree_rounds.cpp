@@ -113,17 +113,34 @@ void TreeRounds::take_looks(DraftedSequence& s, GrowingTree& tree, const StrandK
   }
 }
 
+// Valid until the next call.
+DraftStep TreeRounds::step_behind(const DraftedSequence& s, const GrowingTree& tree, const StrandKey& key,
+                                  int32_t node) {
+  tree.growth.path(node, path_);
+  return {.sampling = &s.sampling,
+          .counts = &s.counts,
+          .drafted = path_,
+          .position = tree.base + tree.growth.depth(node),
+          .round = key.round,
+          .row_bytes = key.q_kind == QKind::kSparse ? key.row_bytes : 0};
+}
+
+void TreeRounds::rank_root(const DraftedSequence& s, int64_t row, RankedPass& ranked) {
+  const DraftJob& job = *s.job;
+  ranked.add(step_behind(s, job.tree, job.strand.key, kTreeRoot), row, job.tree.growth.wanted(kTreeRoot));
+}
+
+void TreeRounds::rank_looks(const DraftedSequence& s, const GrowingTree& tree, const StrandKey& key,
+                            int64_t row, RankedPass& ranked) {
+  for (const int32_t node : tree.looked)
+    ranked.add(step_behind(s, tree, key, node), row++, tree.growth.wanted(node));
+}
+
 // False: its logits are not finite.
 bool TreeRounds::look_behind(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
                              int64_t row) {
   TreeGrowth& growth = tree.growth;
-  growth.path(node, path_);
-  const DraftStep step{.sampling = &s.sampling,
-                       .counts = &s.counts,
-                       .drafted = path_,
-                       .position = tree.base + growth.depth(node),
-                       .round = key.round,
-                       .row_bytes = key.q_kind == QKind::kSparse ? key.row_bytes : 0};
+  const DraftStep step = step_behind(s, tree, key, node);
   const size_t known = growth.found();
   if (key.q_kind != QKind::kNone) {
     if (!draw_behind(s, tree, key, node, row, step)) return false;
@@ -220,25 +237,25 @@ bool TreeRounds::give_up() {
   return gave_up;
 }
 
-bool TreeRounds::grow_on(int64_t rows) {
+bool TreeRounds::grow_on(int64_t rows, RankedPass* ranked) {
   slices_.clear();
   parts_.clear();
+  if (ranked) ranked->begin();
   for (auto& [id, s] : state_.sequences) {
     if (s.job || !s.grown || !s.grown->goes_on || rows == 0) continue;
     const size_t before = slices_.size();
     add_looks(s, s.grown->tree, rows, rows, slices_);
     rows -= static_cast<int64_t>(slices_.size() - before);
     if (slices_.size() > before) parts_.push_back({&s, slices_.size() - before});
+    if (ranked) rank_looks(s, s.grown->tree, {}, static_cast<int64_t>(before), *ranked);
   }
   if (slices_.empty()) return false;
   const auto start = state_.options.now();
-  auto logits = state_.model.forward(slices_);
-  if (!logits.ok()) {
+  if (!drawing_.run(slices_, ranked).ok()) {
     if (!state_.texts.forget_one())
       for (const PassPart& part : parts_) drop(*part.sequence);
     return true;
   }
-  drawing_.take(*logits);
   int64_t row = 0;
   for (const PassPart& part : parts_) {
     take_looks(*part.sequence, part.sequence->grown->tree, {}, row);

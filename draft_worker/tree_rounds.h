@@ -29,6 +29,10 @@ class TreeRounds {
   // Appends a slice of one row for each node that this pass looks behind.
   void add_looks(DraftedSequence& s, GrowingTree& tree, int64_t rows, int64_t logit_rows,
                  std::vector<BatchSlice>& slices);
+  // Asks the device about them, from this row of the pass on, or about the row of the text's last token.
+  void rank_looks(const DraftedSequence& s, const GrowingTree& tree, const StrandKey& key, int64_t row,
+                  RankedPass& ranked);
+  void rank_root(const DraftedSequence& s, int64_t row, RankedPass& ranked);
   // What came of them, from this row of the pass on; and of the row of the text's last token.
   void take_looks(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int64_t row);
   Status take_root(DraftedSequence& s, int64_t row);
@@ -37,9 +41,9 @@ class TreeRounds {
 
   // The round's tree is the draft; it may grow on from now.
   void finish(DraftedSequence& s, Draft& draft, std::chrono::steady_clock::time_point now);
-  // One pass of at most `rows` for the trees that grow on while they are verified. False: none does, or all
-  // have grown enough.
-  bool grow_on(int64_t rows);
+  // One pass of at most `rows` for the trees that grow on while they are verified; with `ranked` its rows are
+  // ranked on the device. False: none does, or all have grown enough.
+  bool grow_on(int64_t rows, RankedPass* ranked);
   // No verdict will need the last tree, beyond what it taught.
   void drop(DraftedSequence& s);
   // Drops all that grow on. False: they hold no keys and values.
@@ -47,6 +51,8 @@ class TreeRounds {
 
  private:
   KvHandle cache_before(DraftedSequence& s, GrowingTree& tree, int32_t node);
+  DraftStep step_behind(const DraftedSequence& s, const GrowingTree& tree, const StrandKey& key,
+                        int32_t node);
   bool look_behind(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int32_t node, int64_t row);
   bool draw_behind(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int32_t node, int64_t row,
                    const DraftStep& step);
@@ -62,7 +68,7 @@ class TreeRounds {
   // Buffers of one pass.
   std::vector<BatchSlice> slices_;
   std::vector<PassPart> parts_;
-  std::vector<TokenId> path_;
+  std::vector<TokenId> path_;  // of step_behind()
 };
 
 }  // namespace outrider

@@ -89,7 +89,7 @@ void BlockDrafter::add(Work& work, StateSource& states) {
 
 void BlockDrafter::take(FloatRows logits) {
   chains_.clear();
-  FloatRows here;  // of trees
+  trees_.clear();
   int64_t row = 0;
   for (size_t i = 0; i < slices_.size(); ++i) {
     const int64_t tokens = slices_[i].tokens;
@@ -100,13 +100,14 @@ void BlockDrafter::take(FloatRows logits) {
                          .row = row,
                          .most = static_cast<int32_t>(tokens)});
     } else {
-      if (!here.data()) here = head_.compute().fetch(logits);
-      const auto begun = std::chrono::steady_clock::now();
-      grow(*parts_[i], {here.row(row).data(), {tokens, here.extent(1)}, {here.stride(0), 1}});
-      draft_ns_ += ns_since(begun);
+      draws_.begin_tree(*parts_[i]->task, static_cast<int32_t>(tokens), parts_[i]->sequence->tree);
+      trees_.push_back({.work = parts_[i], .row = row});
     }
     row += tokens;
   }
+  const auto begun = std::chrono::steady_clock::now();
+  grow(logits);
+  if (!trees_.empty()) draft_ns_ += ns_since(begun);
   std::sort(chains_.begin(), chains_.end(), [](const HeadDraws::Chain& a, const HeadDraws::Chain& b) {
     return a.most != b.most ? a.most > b.most : a.row < b.row;
   });
@@ -118,12 +119,12 @@ void BlockDrafter::draw_chains(FloatRows logits) {
   while (!chains_.empty()) {
     const auto begun = std::chrono::steady_clock::now();
     before_.clear();
-    chain_rows_.clear();
+    before_rows_.clear();
     for (const HeadDraws::Chain& chain : chains_) {
       before_.push_back(chain.draft->ids.empty() ? chain.task->committed.back() : chain.draft->ids.back());
-      chain_rows_.push_back(chain.row);
+      before_rows_.push_back(chain.row);
     }
-    head_.add_behind(before_, logits, chain_rows_);
+    head_.add_behind(before_, logits, before_rows_);
     const int32_t tokens = draws_.draw(chains_, logits, this);
     // Where a device draws, the first token is there when the pass is.
     draft_ns_ += draws_.drew_there() ? draws_.ns_behind_first() : ns_since(begun);
@@ -136,26 +137,43 @@ void BlockDrafter::draw_chains(FloatRows logits) {
 }
 
 FloatRows BlockDrafter::next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) {
-  chain_rows_.clear();
-  for (HeadDraws::Chain& chain : chains) chain_rows_.push_back(++chain.row);
-  head_.add_behind(drawn, logits_, chain_rows_);
+  before_rows_.clear();
+  for (HeadDraws::Chain& chain : chains) before_rows_.push_back(++chain.row);
+  head_.add_behind(drawn, logits_, before_rows_);
   return logits_;
 }
 
-// A node's candidates are those of its depth, and of DSpark also what tends to follow the node.
-void BlockDrafter::grow(const Work& work, FloatRows logits) {
-  HeadTree& tree = work.sequence->tree;
-  draws_.begin_tree(*work.task, static_cast<int32_t>(logits.extent(0)), tree);
-  while (true) {
-    const auto next = tree.growth.next(SIZE_MAX);
-    if (next.empty()) break;
-    nodes_.assign(next.begin(), next.end());
-    for (const int32_t node : nodes_) {
-      const TokenId before = node == kTreeRoot ? work.task->committed.back() : tree.growth.token(node);
-      draws_.look_behind(*work.task, node, head_.behind(before, logits.row(tree.growth.depth(node))), tree);
+void BlockDrafter::grow(FloatRows logits) {
+  while (!trees_.empty()) {
+    looks_.clear();
+    for (const Tree& of : trees_) {
+      HeadTree& tree = of.work->sequence->tree;
+      for (const int32_t node : tree.growth.next(SIZE_MAX))
+        looks_.push_back(
+            {.task = of.work->task, .tree = &tree, .node = node, .row = of.row + tree.growth.depth(node)});
     }
+    if (looks_.empty()) break;
+    look_behind(logits);
   }
-  HeadDraws::take_tree(tree, *work.draft);
+  for (const Tree& of : trees_) HeadDraws::take_tree(of.work->sequence->tree, *of.work->draft);
+}
+
+// A node's candidates are those of its depth, and of DSpark also what tends to follow the node.
+void BlockDrafter::look_behind(FloatRows logits) {
+  if (!head_.knows_tokens()) return draws_.look_behind(looks_, logits);
+  for (std::span<HeadDraws::Look> left = looks_; !left.empty();) {
+    const auto some = left.first(std::min(left.size(), static_cast<size_t>(head_.most_behind())));
+    left = left.subspan(some.size());
+    before_.clear();
+    before_rows_.clear();
+    for (HeadDraws::Look& look : some) {
+      before_.push_back(look.node == kTreeRoot ? look.task->committed.back()
+                                               : look.tree->growth.token(look.node));
+      before_rows_.push_back(look.row);
+      look.row = static_cast<int64_t>(before_.size()) - 1;
+    }
+    draws_.look_behind(some, head_.behind(before_, logits, before_rows_));
+  }
 }
 
 }  // namespace outrider

@@ -31,6 +31,11 @@ class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
     Sequence* sequence = nullptr;
     bool done = false;
   };
+  // What the rows of a block, from this one of the logits on, are the candidates of.
+  struct Tree {
+    const Work* work = nullptr;
+    int64_t row = 0;
+  };
   Sequence& begin(SequenceId id);
   int64_t known_states(const Work& work) const {
     return static_cast<int64_t>(work.task->committed.size()) - 1;
@@ -42,7 +47,8 @@ class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
   void draw_chains(FloatRows logits);
   bool begin(std::span<const HeadDraws::Chain>) override { return head_.knows_drawn(); }
   FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
-  void grow(const Work& work, FloatRows logits);
+  void grow(FloatRows logits);
+  void look_behind(FloatRows logits);
 
   BlockHead& head_;
   const int32_t max_sequences_;
@@ -56,10 +62,11 @@ class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
   std::vector<BlockSlice> slices_;
   FloatRows logits_;                      // of the pass
   std::vector<HeadDraws::Chain> chains_;  // longest first
-  std::vector<TokenId> before_;           // of chains_, the last token
-  std::vector<int64_t> chain_rows_;
-  std::vector<int32_t> nodes_;  // of a tree, behind which is looked
-  int64_t rows_ = 0;            // of the pass, of states and blocks
+  std::vector<TokenId> before_;           // of chains_, the last token; or of looks_, the node's
+  std::vector<int64_t> before_rows_;      // theirs
+  std::vector<Tree> trees_;
+  std::vector<HeadDraws::Look> looks_;  // of one depth
+  int64_t rows_ = 0;                    // of the pass, of states and blocks
   int64_t state_rows_ = 0, blocks_ = 0;
   RowBuffer inputs_;  // [states of a pass, hidden]
 };

@@ -39,10 +39,11 @@ BlockHead::BlockHead(HeadConfig config, const HeadOptions& options, BlockWeights
   last_inputs_ = on.operands(wanted, hidden);
   logits_ = on.rows(wanted, weights_.head.n);
   if (config_.markov_rank == 0) return;
-  transition_from_ = on.rows(max_blocks, config_.markov_rank);
-  transition_inputs_ = on.operands(max_blocks, config_.markov_rank);
-  transition_ = on.rows(max_blocks, weights_.head.n);
-  behind_.resize(static_cast<size_t>(weights_.head.n));
+  const int64_t known = std::max(max_blocks, options.tree_rows());  // tokens that stand before a row
+  transition_from_ = on.rows(known, config_.markov_rank);
+  transition_inputs_ = on.operands(known, config_.markov_rank);
+  transition_ = on.rows(known, weights_.head.n);
+  behind_ = on.rows(known, weights_.head.n);
 }
 
 Result<std::unique_ptr<BlockHead>> BlockHead::load(const std::filesystem::path& directory,
@@ -210,11 +211,19 @@ void BlockHead::add_behind(HeadSampler& drawn, FloatRows logits, std::span<const
   add_transitions(logits, rows);
 }
 
-std::span<const float> BlockHead::behind(TokenId before, std::span<const float> logits) {
-  if (!weights_.markov_of) return logits;
-  read_transitions({&before, 1});
-  std::ranges::transform(logits, compute().fetch(transitions(1)).row(0), behind_.begin(), std::plus<>());
-  return behind_;
+FloatRows BlockHead::behind(std::span<const TokenId> tokens, FloatRows logits,
+                            std::span<const int64_t> rows) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  CHECK(count <= behind_.capacity, "{} nodes of {}", count, behind_.capacity);
+  read_transitions(tokens);
+  const FloatRows to = behind_.rows(count), added = transitions(count);
+  for (int64_t i = 0; i < count; ++i)
+    compute().copy({logits.data() + rows[static_cast<size_t>(i)] * logits.stride(0),
+                    {1, logits.extent(1)},
+                    {logits.stride(0), 1}},
+                   behind_.from(i, 1));
+  compute().add(to, added, {});
+  return to;
 }
 
 }  // namespace outrider

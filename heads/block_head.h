@@ -45,9 +45,11 @@ class BlockHead final : public Head {
   void add_behind(HeadSampler& drawn, FloatRows logits, std::span<const int64_t> rows);
   // Whether the latter can be.
   bool knows_drawn() const { return !weights_.markov_of || weights_.markov_of->there(); }
-  // A row of logits on the host where this token stands before: of DSpark, another row, valid until the next
-  // call.
-  std::span<const float> behind(TokenId before, std::span<const float> logits);
+  // Of DSpark rows differ where other tokens stand before them: row i is row rows[i] of those logits behind
+  // token i, where the head computes, until the next call. No more than most_behind(), which is for trees.
+  bool knows_tokens() const { return weights_.markov_of.has_value(); }
+  FloatRows behind(std::span<const TokenId> tokens, FloatRows logits, std::span<const int64_t> rows);
+  int64_t most_behind() const { return behind_.capacity; }
 
   KvCache& kv() { return attention_->kv(); }
 
@@ -78,9 +80,9 @@ class BlockHead final : public Head {
   OperandBuffer attended_, normed_, gated_;     // the same
   RowBuffer last_, logits_;                     // [wanted tokens, ...]
   OperandBuffer last_inputs_;                   // the same
-  RowBuffer transition_from_, transition_;      // [blocks, rank], [blocks, own vocabulary]
-  OperandBuffer transition_inputs_;             // [blocks, rank]
-  std::vector<float> behind_;                   // [own vocabulary]
+  RowBuffer transition_from_, transition_;      // [blocks or nodes, rank], [the same, own vocabulary]
+  OperandBuffer transition_inputs_;             // [the same, rank]
+  RowBuffer behind_;                            // [nodes, own vocabulary]
 };
 
 }  // namespace outrider

@@ -1,6 +1,7 @@
 // A head: a small network beside a target, whose states it reads. What all kinds have in common.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -28,6 +29,9 @@ struct HeadOptions {
   int64_t tree_nodes = 0;                       // of each sequence, that a draft may look behind
   WeightFormat weight_format = WeightFormat::kAuto;
   std::function<void(const std::string&)> notice;  // what a device is asked for, before it is
+
+  // Nodes of trees that are looked behind at once, at most, where drafts may branch.
+  int64_t tree_rows() const { return tree_nodes > 0 ? std::max<int64_t>(max_sequences, 32) : 0; }
 };
 
 class Head {

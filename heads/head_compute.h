@@ -21,6 +21,7 @@
 #include "transformer/ops/cpu/packed_matrix.h"
 #include "transformer/sampling/confidence.h"
 #include "transformer/sampling/draft_sampler.h"
+#include "transformer/sampling/token_look.h"
 
 namespace outrider {
 
@@ -173,6 +174,15 @@ class HeadSampler {
   virtual void read_q(size_t row, int32_t number, QRow& q) const = 0;  // under rules with q
   // From the first draw behind begin() to the last one.
   virtual int64_t ns_behind_first() const = 0;
+
+  // ---- nodes of trees, under match rules ----------------------------------------------------------------
+  // How many of these, the first ones, can be ranked at once; 0: not even one, and they are the host's.
+  virtual size_t most_looks(std::span<const TokenLook> looks) = 0;
+  // Ranks them, in rows of a head's own vocabulary, and waits. Whoever began before has waited.
+  virtual void rank(FloatRows logits, std::span<const TokenLook> looks) = 0;
+  // Bit for bit what TokenGuesser::best finds in a row behind DraftSampler::process; none where that is not
+  // finite. Until the next rank().
+  virtual std::span<const RankedToken> best(size_t look) const = 0;
 };
 
 // Work that is queued as a whole.
@@ -187,6 +197,7 @@ struct HeadSamplerPlan {
   int64_t vocab_size = 0;
   std::span<const TokenId> target_ids;  // of a head's row; empty: all, in order
   int64_t counted = 0;                  // committed tokens of all sequences, which penalties may count
+  int64_t looks = 0;                    // at a time
 };
 
 class HeadCompute {

@@ -41,7 +41,8 @@ HeadDraws::HeadDraws(const Head& head, std::vector<TokenId> eos_ids)
   device_sampler_ = compute_->sampler({.rows = head.options().max_sequences,
                                        .vocab_size = head.vocab_size(),
                                        .target_ids = target_ids_,
-                                       .counted = head.options().kv_tokens});
+                                       .counted = head.options().kv_tokens,
+                                       .looks = head.options().tree_rows()});
 }
 
 DraftStep HeadDraws::step_of(const HeadTask& task, const HeadDraft& draft) const {
@@ -187,48 +188,109 @@ void HeadDraws::begin_tree(const HeadTask& task, int32_t depth, HeadTree& tree) 
   tree.growth.begin(*task.tree, depth);
 }
 
-void HeadDraws::look_behind(const HeadTask& task, int32_t node, std::span<const float> logits,
-                            HeadTree& tree) {
-  TreeGrowth& growth = tree.growth;
+DraftStep HeadDraws::step_behind(const Look& look, std::span<const TokenId> path) const {
+  return {.sampling = look.task->sampling,
+          .counts = look.task->counts,
+          .drafted = path,
+          .position =
+              Position(static_cast<int32_t>(look.task->committed.size())) + static_cast<int32_t>(path.size()),
+          .round = look.task->round,
+          .row_bytes = look.task->row_bytes};
+}
+
+void HeadDraws::look_behind(std::span<const Look> looks, FloatRows logits) {
+  looks_.assign(looks.begin(), looks.end());
+  const auto drawn = std::stable_partition(looks_.begin(), looks_.end(), [](const Look& look) {
+    return !needs_q(effective_rule(*look.task->sampling));
+  });
+  const auto ranked = static_cast<size_t>(drawn - looks_.begin());
+  FloatRows here;
+  for (size_t at = 0; at < looks_.size();) {
+    const size_t there = at < ranked ? look_there(std::span(looks_).first(ranked).subspan(at), logits) : 0;
+    at += there;
+    if (there > 0) continue;
+    if (!here.data()) here = compute_ ? compute_->fetch(logits) : logits;
+    look_here(looks_[at], here.row(looks_[at].row));
+    ++at;
+  }
+}
+
+// How many were ranked where the head computes. Nodes of one depth that ask the same row have the same
+// candidates, unless penalties count what is on their paths.
+size_t HeadDraws::look_there(std::span<const Look> looks, FloatRows logits) {
+  if (!device_sampler_) return 0;
+  ranked_.clear();
+  ranked_as_.clear();
+  paths_.resize(std::max(paths_.size(), looks.size()));
+  for (size_t i = 0; i < looks.size(); ++i) {
+    const auto& [task, tree, node, row] = looks[i];
+    const auto wanted = static_cast<int32_t>(tree->growth.wanted(node));
+    tree->growth.path(node, paths_[i]);
+    const bool is_asked = i > 0 && looks[i - 1].task == task && looks[i - 1].row == row &&
+                          paths_[i - 1].size() == paths_[i].size() && !needs_counts(*task->sampling);
+    if (is_asked)
+      ranked_.back().count = std::max(ranked_.back().count, wanted);
+    else
+      ranked_.push_back({.step = step_behind(looks[i], paths_[i]), .row = row, .count = wanted});
+    ranked_as_.push_back(ranked_.size() - 1);
+  }
+  const size_t count = device_sampler_->most_looks(ranked_);
+  if (count == 0) return 0;
+  device_sampler_->rank(logits, std::span(ranked_).first(count));
+  size_t taken = 0;
+  for (; taken < looks.size() && ranked_as_[taken] < count; ++taken) {
+    const auto best = device_sampler_->best(ranked_as_[taken]);
+    const size_t wanted = looks[taken].tree->growth.wanted(looks[taken].node);
+    add(looks[taken], best.first(std::min(best.size(), wanted)));
+  }
+  return taken;
+}
+
+void HeadDraws::look_here(const Look& look, std::span<const float> logits) {
+  TreeGrowth& growth = look.tree->growth;
   spread(logits);
-  growth.path(node, path_);
-  const Position position = Position(static_cast<int32_t>(task.committed.size())) + growth.depth(node);
-  const DraftStep step{.sampling = task.sampling,
-                       .counts = task.counts,
-                       .drafted = path_,
-                       .position = position,
-                       .round = task.round,
-                       .row_bytes = task.row_bytes};
+  growth.path(look.node, path_);
+  const DraftStep step = step_behind(look, path_);
+  if (needs_q(effective_rule(*step.sampling))) return draw_children(look, step);
+  add(look, sampler_.process(logits_, step)
+                ? guesser_.best(logits_, *step.sampling, step.position, growth.wanted(look.node))
+                : std::span<const RankedToken>());
+}
+
+void HeadDraws::add(const Look& look, std::span<const RankedToken> best) {
+  TreeGrowth& growth = look.tree->growth;
   const auto found = static_cast<int32_t>(growth.found());
-  if (needs_q(effective_rule(*task.sampling)))
-    draw_children(task, node, step, tree);
-  else
-    growth.add(node,
-               sampler_.process(logits_, step)
-                   ? guesser_.best(logits_, *task.sampling, position, growth.wanted(node))
-                   : std::span<const RankedToken>(),
-               confidence_[static_cast<size_t>(task.sampling->rule)]);
-  for (int32_t i = found; i < static_cast<int32_t>(growth.found()); ++i)
-    if (ends(growth.token(i))) growth.end_at(i);
+  growth.add(look.node, best, confidence_[static_cast<size_t>(look.task->sampling->rule)]);
+  end_texts(*look.tree, found);
+}
+
+// Behind the nodes from `first` on that end a text nothing follows.
+void HeadDraws::end_texts(HeadTree& tree, int32_t first) {
+  for (int32_t i = first; i < static_cast<int32_t>(tree.growth.found()); ++i)
+    if (ends(tree.growth.token(i))) tree.growth.end_at(i);
 }
 
 // As a draft model draws them: each by its position and its place among the nodes of its depth.
-void HeadDraws::draw_children(const HeadTask& task, int32_t node, const DraftStep& step, HeadTree& tree) {
+void HeadDraws::draw_children(const Look& look, const DraftStep& step) {
+  HeadTree& tree = *look.tree;
   TreeGrowth& growth = tree.growth;
-  const auto place = static_cast<size_t>(node + 1);
+  const SamplingParams& sampling = *step.sampling;
+  const auto place = static_cast<size_t>(look.node + 1);
   tree.q_of.resize(std::max(tree.q_of.size(), place + 1));
   QRow& q = tree.q_of[place];
   drawn_.clear();
   const bool is_finite = sampler_.weigh(logits_, step, q);
-  for (size_t i = 0; is_finite && i < growth.wanted(node); ++i) {
+  for (size_t i = 0; is_finite && i < growth.wanted(look.node); ++i) {
     const uint64_t bits =
-        draw_u64(task.sampling->seed, Purpose::kDraft, step.position, step.round, growth.ordinal(node, i));
-    const auto token = draws_without_replacement(task.sampling->rule) ? draw_token_without(q, drawn_, bits)
-                                                                      : draw_token(q, bits);
+        draw_u64(sampling.seed, Purpose::kDraft, step.position, step.round, growth.ordinal(look.node, i));
+    const auto token =
+        draws_without_replacement(sampling.rule) ? draw_token_without(q, drawn_, bits) : draw_token(q, bits);
     if (!token) break;
     drawn_.push_back(*token);
   }
-  growth.add_drawn(node, drawn_);
+  const auto found = static_cast<int32_t>(growth.found());
+  growth.add_drawn(look.node, drawn_);
+  end_texts(tree, found);
 }
 
 void HeadDraws::take_tree(HeadTree& tree, HeadDraft& draft) {

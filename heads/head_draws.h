@@ -65,9 +65,17 @@ class HeadDraws {
 
   // A tree for a task that branches, whose paths have `depth` tokens at most.
   void begin_tree(const HeadTask& task, int32_t depth, HeadTree& tree);
-  // Finds the children of a node, or the root's, in its row of logits: the best tokens, or, under rules with
-  // q, drawn ones. Where that is not finite there are none.
-  void look_behind(const HeadTask& task, int32_t node, std::span<const float> logits, HeadTree& tree);
+  // A node, or the root, of a task's tree, and the row of logits that says what stands behind it.
+  struct Look {
+    const HeadTask* task = nullptr;
+    HeadTree* tree = nullptr;
+    int32_t node = kTreeRoot;
+    int64_t row = 0;
+  };
+  // Finds children in rows of logits where the head computes: the best tokens, or, under rules with q, drawn
+  // ones. Where a row is not finite there are none. The host waits once for all that are ranked there, and
+  // gets rows of logits of the others alone: of rules with q, and where there is no room.
+  void look_behind(std::span<const Look> looks, FloatRows logits);
   // What has grown, and under rules with q the rows that children were drawn from, as Draft has them.
   static void take_tree(HeadTree& tree, HeadDraft& draft);
 
@@ -82,7 +90,12 @@ class HeadDraws {
   // A token that was drawn, and what it was drawn from.
   bool take(const HeadTask& task, std::optional<TokenId> token, const DraftConfidence& confidence,
             HeadDraft& draft) const;
-  void draw_children(const HeadTask& task, int32_t node, const DraftStep& step, HeadTree& tree);
+  DraftStep step_behind(const Look& look, std::span<const TokenId> path) const;
+  size_t look_there(std::span<const Look> looks, FloatRows logits);
+  void look_here(const Look& look, std::span<const float> logits);
+  void add(const Look& look, std::span<const RankedToken> best);
+  void draw_children(const Look& look, const DraftStep& step);
+  void end_texts(HeadTree& tree, int32_t first);
   bool ends(TokenId id) const;
 
   const std::span<const TokenId> target_ids_;
@@ -100,6 +113,11 @@ class HeadDraws {
   std::vector<TokenId> path_, drawn_;
   std::vector<HeadSampler::Row> asked_;  // of one draw
   std::vector<int32_t> row_numbers_;     // of one step
+  // Of one call for nodes of trees.
+  std::vector<Look> looks_;
+  std::vector<TokenLook> ranked_;
+  std::vector<size_t> ranked_as_;            // by look: which of these
+  std::vector<std::vector<TokenId>> paths_;  // to ranked nodes
 };
 
 }  // namespace outrider

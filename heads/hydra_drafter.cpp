@@ -71,15 +71,6 @@ FloatRows HydraDrafter::input(const RowBuffer& rows, int64_t row, int64_t part, 
   return {rows.data + row * rows.stride + part * hidden, {1, count * hidden}, {rows.stride, 1}};
 }
 
-void HydraDrafter::embed(std::span<const TokenId> tokens, const RowBuffer& rows, int64_t row,
-                         int64_t first_part) {
-  const FloatRows to = input(rows, row, first_part, static_cast<int64_t>(tokens.size()));
-  const auto hidden = static_cast<size_t>(head_.hidden_size());
-  const auto written = head_.compute().open(to).row(0);
-  for (size_t i = 0; i < tokens.size(); ++i) head_.embed(tokens[i], written.subspan(i * hidden, hidden));
-  head_.compute().close(to);
-}
-
 // The last token is the target's own choice, and its state is not known yet.
 void HydraDrafter::read_states(StateSource& states) {
   for (const Work& work : works_)
@@ -199,20 +190,32 @@ void HydraDrafter::draft_tree(const Work& work) {
   HeadDraws::take_tree(tree, *work.draft);
 }
 
+// The last token and those on the way to each node, behind the states.
+void HydraDrafter::embed_paths(const Work& work, std::span<const int32_t> nodes) {
+  const TreeGrowth& growth = work.sequence->tree.growth;
+  const auto hidden = static_cast<size_t>(head_.hidden_size());
+  const FloatRows to = node_inputs_.slice(static_cast<int64_t>(nodes.size()), head_.hidden_size(),
+                                          (growth.depth(nodes.front()) + 1) * head_.hidden_size());
+  const FloatRows written = head_.compute().open(to);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    growth.path(nodes[i], path_);
+    path_.insert(path_.begin(), work.task->committed.back());
+    const auto row = written.row(static_cast<int64_t>(i));
+    for (size_t at = 0; at < path_.size(); ++at) head_.embed(path_[at], row.subspan(at * hidden, hidden));
+  }
+  head_.compute().close(to);
+}
+
 void HydraDrafter::look_behind(const Work& work, std::span<const int32_t> nodes) {
   HeadTree& tree = work.sequence->tree;
   const auto count = static_cast<int64_t>(nodes.size());
-  for (int64_t row = 0; row < count; ++row) {
-    head_.compute().copy(input(inputs_, work.row, 0), input(node_inputs_, row, 0));
-    if (!head_.config().grounded) continue;
-    tree.growth.path(nodes[static_cast<size_t>(row)], path_);
-    path_.insert(path_.begin(), work.task->committed.back());
-    embed(path_, node_inputs_, row, 1);
-  }
-  const FloatRows logits =
-      head_.compute().fetch(head_.logits(tree.growth.depth(nodes.front()), node_inputs_.rows(count)));
   for (int64_t row = 0; row < count; ++row)
-    draws_.look_behind(*work.task, nodes[static_cast<size_t>(row)], logits.row(row), tree);
+    head_.compute().copy(input(inputs_, work.row, 0), input(node_inputs_, row, 0));
+  if (head_.config().grounded) embed_paths(work, nodes);
+  looks_.clear();
+  for (int64_t row = 0; row < count; ++row)
+    looks_.push_back({.task = work.task, .tree = &tree, .node = nodes[static_cast<size_t>(row)], .row = row});
+  draws_.look_behind(looks_, head_.logits(tree.growth.depth(nodes.front()), node_inputs_.rows(count)));
 }
 
 }  // namespace outrider

@@ -46,13 +46,13 @@ class HydraDrafter final : public HeadDrafter, private HeadDraws::Steps {
   bool begin(std::span<const HeadDraws::Chain>) override;
   FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
   FloatRows input(const RowBuffer& rows, int64_t row, int64_t part, int64_t count = 1) const;
-  void embed(std::span<const TokenId> tokens, const RowBuffer& rows, int64_t row, int64_t first_part);
   void read_states(StateSource& states);
   void read_through_prefix(StateSource& states);
   void draft_chains();
   void embed_last();
   FloatRows embeddings(int64_t rows) const;
   void draft_tree(const Work& work);
+  void embed_paths(const Work& work, std::span<const int32_t> nodes);
   void look_behind(const Work& work, std::span<const int32_t> nodes);
 
   HydraHead& head_;
@@ -67,6 +67,7 @@ class HydraDrafter final : public HeadDrafter, private HeadDraws::Steps {
   std::vector<size_t> going_;  // of works_, whose chains are not finished, in the order of their rows
   int64_t branch_ = 0;         // that was asked last, of chains
   std::vector<HeadDraws::Chain> chains_;
+  std::vector<HeadDraws::Look> looks_;
   std::vector<PairSlice> slices_;
   std::vector<Work*> parts_;  // of slices_
   std::vector<int32_t> nodes_;

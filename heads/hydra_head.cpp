@@ -7,11 +7,7 @@
 namespace outrider {
 namespace {
 
-constexpr int64_t kTreeRows = 32;  // nodes that are looked behind at once, where drafts may branch
-
-int64_t most_rows(const HeadOptions& options) {
-  return options.tree_nodes > 0 ? std::max(options.max_sequences, kTreeRows) : options.max_sequences;
-}
+int64_t most_rows(const HeadOptions& options) { return std::max(options.max_sequences, options.tree_rows()); }
 
 // Names as they are published. With a layer for states a dropout stands in front of every module, and takes a
 // number.

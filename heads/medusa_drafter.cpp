@@ -8,7 +8,10 @@ namespace outrider {
 MedusaDrafter::MedusaDrafter(MedusaHead& head, HeadDrafterOptions options)
     : head_(head),
       draws_(head, std::move(options.eos_ids)),
-      states_(head.compute().rows(options.max_sequences, head.hidden_size())) {}
+      states_(head.compute().rows(options.max_sequences, head.hidden_size())) {
+  if (head.options().tree_nodes > 0)
+    marginals_ = head.compute().rows(options.max_sequences * head.heads(), head.own_vocab());
+}
 
 // The last token is the target's own choice, and its state is not known yet: the branches read the state that
 // it was chosen from. A text of one token has none.
@@ -33,15 +36,17 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     const HeadTask& task = tasks[going_[row]];
     states.read(task.sequence, static_cast<int64_t>(task.committed.size()) - 2, row_of(row));
   }
-  marginals_.resize(branching_.size() * static_cast<size_t>(head_.heads() * head_.own_vocab()));
+  const auto trees = static_cast<int64_t>(branching_.size());
+  CHECK(trees * head_.heads() <= marginals_.capacity || trees == 0, "{} trees", trees);
   for (branch_ = 0; branch_ < head_.heads() && !going_.empty(); ++branch_) {
     const FloatRows logits = head_.logits(branch_, states_.rows(static_cast<int64_t>(going_.size())));
-    const FloatRows here = branching_.empty() ? logits : head_.compute().fetch(logits);
     chains_.clear();
     for (size_t row = 0; row < going_.size(); ++row) {
       const size_t task = going_[row];
       if (tasks[task].branches())
-        keep_marginals(task, branch_, here.row(static_cast<int64_t>(row)));
+        keep_marginals(task, {logits.data() + static_cast<int64_t>(row) * logits.stride(0),
+                              {1, logits.extent(1)},
+                              {logits.stride(0), 1}});
       else
         chains_.push_back({.task = &tasks[task],
                            .draft = &drafts[task],
@@ -60,8 +65,7 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     }
     going_.resize(kept);
   }
-  for (size_t slot = 0; slot < branching_.size(); ++slot)
-    grow(tasks[branching_[slot]], slot, drafts[branching_[slot]]);
+  grow(tasks, drafts);
   draft_ns_ =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
 }
@@ -71,29 +75,30 @@ FloatRows MedusaDrafter::next(std::span<HeadDraws::Chain> chains, HeadSampler&) 
   return head_.logits(++branch_, states_.rows(static_cast<int64_t>(chains.size())));
 }
 
-void MedusaDrafter::keep_marginals(size_t task, int64_t branch, std::span<const float> logits) {
-  const auto slot = std::find(branching_.begin(), branching_.end(), task) - branching_.begin();
-  std::copy(logits.begin(), logits.end(),
-            marginals_.begin() + (slot * head_.heads() + branch) * head_.own_vocab());
+void MedusaDrafter::keep_marginals(size_t task, FloatRows logits) {
+  const auto slot =
+      static_cast<size_t>(std::find(branching_.begin(), branching_.end(), task) - branching_.begin());
+  head_.compute().copy(logits, marginals_.from(marginal(slot, branch_), 1));
 }
 
 // All nodes of a depth have the same candidates: no branch knows what stands before it.
-void MedusaDrafter::grow(const HeadTask& task, size_t slot, HeadDraft& draft) {
-  HeadTree& tree = trees_[task.sequence];
-  draws_.begin_tree(task, static_cast<int32_t>(std::min<int64_t>(task.gamma, head_.heads())), tree);
-  const auto size = static_cast<size_t>(head_.own_vocab());
-  const std::span<const float> all(marginals_);
+void MedusaDrafter::grow(std::span<const HeadTask> tasks, std::vector<HeadDraft>& drafts) {
+  for (const size_t i : branching_)
+    draws_.begin_tree(tasks[i], static_cast<int32_t>(std::min<int64_t>(tasks[i].gamma, head_.heads())),
+                      trees_[tasks[i].sequence]);
   while (true) {
-    const auto next = tree.growth.next(SIZE_MAX);
-    if (next.empty()) break;
-    const std::vector<int32_t> nodes(next.begin(), next.end());
-    for (const int32_t node : nodes) {
-      const auto branch = static_cast<size_t>(tree.growth.depth(node));
-      draws_.look_behind(
-          task, node, all.subspan((slot * static_cast<size_t>(head_.heads()) + branch) * size, size), tree);
+    looks_.clear();
+    for (size_t slot = 0; slot < branching_.size(); ++slot) {
+      const HeadTask& task = tasks[branching_[slot]];
+      HeadTree& tree = trees_[task.sequence];
+      for (const int32_t node : tree.growth.next(SIZE_MAX))
+        looks_.push_back(
+            {.task = &task, .tree = &tree, .node = node, .row = marginal(slot, tree.growth.depth(node))});
     }
+    if (looks_.empty()) break;
+    draws_.look_behind(looks_, marginals_.rows(marginal(branching_.size(), 0)));
   }
-  HeadDraws::take_tree(tree, draft);
+  for (const size_t i : branching_) HeadDraws::take_tree(trees_[tasks[i].sequence], drafts[i]);
 }
 
 }  // namespace outrider

@@ -23,8 +23,12 @@ class MedusaDrafter final : public HeadDrafter, private HeadDraws::Steps {
   bool begin(std::span<const HeadDraws::Chain>) override { return true; }
   FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
   int64_t wanted(const HeadTask& task) const { return std::min<int64_t>(task.gamma, head_.heads()); }
-  void keep_marginals(size_t task, int64_t branch, std::span<const float> logits);
-  void grow(const HeadTask& task, size_t slot, HeadDraft& draft);
+  // The row of marginals_ of a tree and the depth of a node.
+  int64_t marginal(size_t slot, int64_t depth) const {
+    return static_cast<int64_t>(slot) * head_.heads() + depth;
+  }
+  void keep_marginals(size_t task, FloatRows logits);
+  void grow(std::span<const HeadTask> tasks, std::vector<HeadDraft>& drafts);
 
   MedusaHead& head_;
   HeadDraws draws_;
@@ -34,7 +38,8 @@ class MedusaDrafter final : public HeadDrafter, private HeadDraws::Steps {
   int64_t branch_ = 0;         // that was asked last
   std::map<SequenceId, HeadTree> trees_;
   std::vector<size_t> branching_;  // tasks whose drafts are trees
-  std::vector<float> marginals_;   // [branching_.size(), branches, own vocabulary]
+  std::vector<HeadDraws::Look> looks_;
+  RowBuffer marginals_;  // [trees * branches, own vocabulary]
   int64_t draft_ns_ = 0;
 };
 

@@ -173,14 +173,14 @@ KvHandle PairDrafter::cache_before(const Work& work, int32_t node) {
   return kv;
 }
 
-void PairDrafter::take_node(Work& work, int32_t node, FloatRows state, std::span<const float> logits) {
+void PairDrafter::take_node(Work& work, int32_t node, FloatRows state, int64_t row) {
   Sequence& s = *work.sequence;
   const auto place = static_cast<size_t>(node + 1);
   s.place_of.resize(std::max(s.place_of.size(), place + 1));
   CHECK(outputs_taken_ < outputs_.capacity, "{} nodes are looked behind", outputs_taken_);
   s.place_of[place] = static_cast<int32_t>(outputs_taken_);
   head_.compute().copy(state, outputs_.from(outputs_taken_++, 1));
-  draws_.look_behind(*work.task, node, logits, s.tree);
+  looks_.push_back({.task = work.task, .tree = &s.tree, .node = node, .row = row});
 }
 
 void PairDrafter::finish_tree(Work& work) {
@@ -195,7 +195,7 @@ void PairDrafter::finish_tree(Work& work) {
 
 void PairDrafter::take_rows(const PairHead::Rows& rows) {
   chains_.clear();
-  FloatRows here;  // of nodes the host looks at logits
+  looks_.clear();
   int64_t row = 0;
   for (size_t i = 0; i < slices_.size(); ++i) {
     if (!slices_[i].has_logits) continue;
@@ -203,8 +203,7 @@ void PairDrafter::take_rows(const PairHead::Rows& rows) {
     work.row = static_cast<int32_t>(&work - works_.data());
     const FloatRows state(rows.states.data() + row * rows.states.stride(0), {1, rows.states.extent(1)});
     if (work.task->branches()) {
-      if (!here.data()) here = head_.compute().fetch(rows.logits);
-      take_node(work, nodes_[i], state, here.row(row));
+      take_node(work, nodes_[i], state, row);
     } else {
       const int64_t wanted = work.task->gamma - static_cast<int64_t>(work.draft->ids.size());
       head_.compute().copy(state, states_.from(work.row, 1));
@@ -215,6 +214,7 @@ void PairDrafter::take_rows(const PairHead::Rows& rows) {
     }
     ++row;
   }
+  draws_.look_behind(looks_, rows.logits);
   draw(rows.logits);
 }
 

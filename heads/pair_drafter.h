@@ -45,7 +45,7 @@ class PairDrafter final : public HeadDrafter, private HeadDraws::Steps {
   void begin_tree(const Work& work);
   void add_nodes(Work& work);
   KvHandle cache_before(const Work& work, int32_t node);
-  void take_node(Work& work, int32_t node, FloatRows state, std::span<const float> logits);
+  void take_node(Work& work, int32_t node, FloatRows state, int64_t row);
   void finish_tree(Work& work);
   FloatRows next_inputs(int64_t count) { return inputs_.from(rows_, count); }
   void take_rows(const PairHead::Rows& rows);
@@ -68,6 +68,7 @@ class PairDrafter final : public HeadDrafter, private HeadDraws::Steps {
   std::vector<Work*> parts_;  // of the pass, by slice
   std::vector<PairSlice> slices_;
   std::vector<HeadDraws::Chain> chains_;
+  std::vector<HeadDraws::Look> looks_;
   std::vector<PairHead::Ahead> ahead_;
   std::vector<int32_t> nodes_;         // of the pass, by slice: behind which it looks, in a tree
   std::vector<TokenId> node_tokens_;   // of the pass

@@ -5,10 +5,8 @@
 namespace outrider {
 namespace {
 
-constexpr int64_t kTreeLogitRows = 32;  // of one pass, where drafts may branch
-
 int64_t most_logit_rows(const HeadOptions& options) {
-  return options.tree_nodes > 0 ? std::max(options.max_sequences, kTreeLogitRows) : options.max_sequences;
+  return std::max(options.max_sequences, options.tree_rows());
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ std::span<const RankedToken> TokenGuesser::best_with_noise(std::span<const float
   const auto best = std::span(best_).first(count);  // descending; none: packed 0
   const auto visit = [&](int64_t chunk) {
     const auto missing = [&](float logit) {  // the word that a token of this logit must draw to be among them
-      return best.back().packed == 0 ? 0 : least_word_for_noise(best.back().value() - logit);
+      return best.back().packed == 0 ? 0 : least_word_for_noise(noise_needed(best.back().value(), logit));
     };
     const float highest = chunk_max_[static_cast<size_t>(chunk)];
     if (highest == kMinusInfinity || missing(highest) > UINT32_MAX) return;

@@ -15,8 +15,9 @@ constexpr int64_t kTokens = 16;
 // Rows of q for each row, as long as they are few; many rows get fewer tokens in a turn.
 constexpr int64_t kQRows = 8, kMostQRows = 128;
 
+constexpr int64_t kBiases = 300, kLongestDraft = 64;
+
 DrawLimits limits_of(const HeadSamplerPlan& plan) {
-  constexpr int64_t kBiases = 300, kLongestDraft = 64;
   return {.rows = plan.rows,
           .steps = kTokens,
           .width = plan.vocab_size,
@@ -24,6 +25,16 @@ DrawLimits limits_of(const HeadSamplerPlan& plan) {
           .q_rows = std::max(plan.rows, std::min(kQRows * plan.rows, kMostQRows)),
           .counted = plan.counted + plan.rows * kLongestDraft,
           .biases = kBiases * plan.rows};
+}
+
+// Nodes of one sequence have its committed tokens together.
+DrawLimits look_limits_of(const HeadSamplerPlan& plan) {
+  return {.rows = plan.looks,
+          .steps = 1,
+          .width = plan.vocab_size,
+          .stride = plan.vocab_size,
+          .counted = plan.counted + plan.looks * kLongestDraft,
+          .biases = kBiases * plan.looks};
 }
 
 DeviceBuffer<int32_t> places_of(const HeadSamplerPlan& plan, StreamView stream) {
@@ -43,17 +54,20 @@ DeviceSampler::DeviceSampler(const HeadSamplerPlan& plan, int device, StreamView
     : device_(device),
       stream_(stream),
       limits_(limits_of(plan)),
+      look_limits_(look_limits_of(plan)),
       own_of_(places_of(plan, stream)),
-      logits_(limits_.rows * limits_.stride),
+      logits_(std::max(limits_.rows, look_limits_.rows) * limits_.stride),
       tokens_(limits_.rows),
       positions_(limits_.rows),
       draws_(limits_, logits_.data()) {
-  rows_.reserve(static_cast<size_t>(limits_.rows));
+  rows_.reserve(static_cast<size_t>(std::max(limits_.rows, look_limits_.rows)));
+  if (plan.looks > 0) ranking_.emplace(look_limits_, logits_.data());
 }
 
 int64_t DeviceSampler::bytes_for(const HeadSamplerPlan& plan) {
-  const DrawLimits limits = limits_of(plan);
-  return DeviceDraws::bytes_for(limits) + 4 * (limits.rows + 1) * limits.stride + 8 * limits.rows;
+  const DrawLimits limits = limits_of(plan), looks = look_limits_of(plan);
+  return DeviceDraws::bytes_for(limits) + (looks.rows > 0 ? DeviceRanking::bytes_for(looks) : 0) +
+         4 * (std::max(limits.rows, looks.rows) + 1) * limits.stride + 8 * limits.rows;
 }
 
 // All rows of q stay on the device until the host waits for them.
@@ -82,6 +96,13 @@ void DeviceSampler::begin(std::span<const Row> rows, bool measures) {
 
 void DeviceSampler::draw(FloatRows logits, std::span<const int32_t> row_numbers) {
   use_device(device_);
+  spread(logits, row_numbers);
+  draws_.queue_step(static_cast<int64_t>(row_numbers.size()), stream_);
+  if (std::exchange(is_first_, false)) first_drawn_.record(stream_);
+}
+
+// To rows of the target's vocabulary.
+void DeviceSampler::spread(FloatRows logits, std::span<const int32_t> row_numbers) {
   const RowsAt from{logits.data(), logits.extent(0), logits.extent(1), logits.stride(0)};
   for (size_t first = 0; first < row_numbers.size(); first += RowNumbers::kMost) {
     const auto some =
@@ -92,8 +113,6 @@ void DeviceSampler::draw(FloatRows logits, std::span<const int32_t> row_numbers)
                 {logits_.data() + static_cast<int64_t>(first) * limits_.stride, numbers.count, limits_.width,
                  limits_.stride});
   }
-  draws_.queue_step(static_cast<int64_t>(row_numbers.size()), stream_);
-  if (std::exchange(is_first_, false)) first_drawn_.record(stream_);
 }
 
 void DeviceSampler::read_drawn(const HeadTable& table, FloatRows to) {
@@ -121,6 +140,38 @@ DraftConfidence DeviceSampler::confidence(size_t row, int32_t number) const {
 
 void DeviceSampler::read_q(size_t row, int32_t number, QRow& q) const {
   draws_.read_q(static_cast<int64_t>(row), number, q);
+}
+
+void DeviceSampler::put_looks(std::span<const TokenLook> looks) {
+  rows_.clear();
+  for (const TokenLook& look : looks)
+    rows_.push_back({.first = look.step, .logits_row = static_cast<int64_t>(rows_.size())});
+}
+
+size_t DeviceSampler::most_looks(std::span<const TokenLook> looks) {
+  if (!ranking_) return 0;
+  put_looks(looks.first(std::min(looks.size(), static_cast<size_t>(look_limits_.rows))));
+  while (!rows_.empty() && !ranking_->takes(rows_)) rows_.pop_back();
+  return rows_.size();
+}
+
+void DeviceSampler::rank(FloatRows logits, std::span<const TokenLook> looks) {
+  use_device(device_);
+  put_looks(looks);
+  look_rows_.clear();
+  counts_.clear();
+  for (const TokenLook& look : looks) {
+    look_rows_.push_back(static_cast<int32_t>(look.row));
+    counts_.push_back(look.count);
+  }
+  spread(logits, look_rows_);
+  ranking_->queue(rows_, *std::max_element(counts_.begin(), counts_.end()), stream_);
+  stream_.synchronize();
+}
+
+std::span<const RankedToken> DeviceSampler::best(size_t look) const {
+  const auto all = ranking_->best(static_cast<int64_t>(look));
+  return all.first(std::min(all.size(), static_cast<size_t>(counts_[look])));
 }
 
 int64_t DeviceSampler::ns_behind_first() const {

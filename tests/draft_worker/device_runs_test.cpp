@@ -226,5 +226,91 @@ TEST_P(DeviceRuns, DraftWhatTheHostDrafts) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceRuns, ::testing::Values(QKind::kNone, QKind::kDense, QKind::kSparse));
 
+// Nodes of trees under match rules are ranked on the device, where the draft grows on while it is verified,
+// too; chains beside them are drawn there.
+TEST(DeviceTrees, AreThoseOfTheHost) {
+  std::mt19937 random(23);
+  const std::vector<TokenId> eos{TokenId(3), TokenId(40), TokenId(151)};
+  Worker host("qwen3", 0, eos), device("qwen3", kSequences, eos);
+  if (!cuda_device_count().ok()) GTEST_SKIP() << "no CUDA device";
+  const TreeShape shapes[] = {
+      {.widths = {3, 2, 1}}, {.widths = {}, .nodes = 7}, {.widths = {}, .parents = {-1, 0, 0, -1, 3}}};
+  int nodes = 0, hits = 0, guesses = 0, grown = 0;
+  for (int text = 0; text < 6; ++text) {
+    std::vector<TestSequence> sequences(kSequences);
+    for (int i = 0; i < kSequences; ++i) {
+      TestSequence& s = sequences[static_cast<size_t>(i)];
+      const Rule rules[] = {Rule::kGreedy, Rule::kInvariant, Rule::kNaive};
+      s.sampling = random_sampling(random, rules[random() % 3], text % 3 > 0);
+      // More than was planned: passes that this text is in are the host's.
+      if (text == 5 && i == 0)
+        s.sampling.logit_bias.insert(s.sampling.logit_bias.end(), 20'000, {TokenId(7), 0.0f});
+      s.truth = random_ids(random, 1 + static_cast<int>(random() % 40));
+      const Open open{.sequence = SequenceId(static_cast<uint64_t>(i)),
+                      .ids = s.truth,
+                      .prompt_length = static_cast<int32_t>(s.truth.size()),
+                      .sampling = s.sampling};
+      for (Worker* worker : {&host, &device}) ASSERT_TRUE(worker->drafter->open(open).ok());
+    }
+    for (uint32_t round = 1; round < 6; ++round) {
+      const std::string what = "text " + std::to_string(text) + ", round " + std::to_string(round);
+      for (int i = 0; i < kSequences; ++i) {
+        const TestSequence& s = sequences[static_cast<size_t>(i)];
+        const Propose propose{.sequence = SequenceId(static_cast<uint64_t>(i)),
+                              .round = Round(round),
+                              .base = Position(static_cast<int32_t>(s.truth.size())),
+                              .committed = s.unseen,
+                              .gamma = 3,
+                              .q_kind = QKind::kNone,
+                              .pipeline = text % 2 ? Pipeline::kFanout : Pipeline::kLockstep,
+                              .fanout = 3,
+                              .wants_guess = true,
+                              .tree = random() % 4 ? shapes[random() % 3] : TreeShape()};
+        for (Worker* worker : {&host, &device}) ASSERT_TRUE(worker->drafter->begin(propose).ok());
+      }
+      const auto expected = host.work(kSequences);
+      const int forwards = device.model.forwards;
+      const auto answers = device.work(kSequences);
+      EXPECT_EQ(device.model.forwards > forwards, text == 5) << what;  // logits came to the host
+      for (size_t i = 0; i < answers.size(); ++i) {
+        ASSERT_TRUE(expected[i].status.ok() && answers[i].status.ok()) << answers[i].status.message();
+        const Draft& draft = answers[i].draft;
+        ASSERT_NO_FATAL_FAILURE(expect_same(draft, expected[i].draft, what));
+        EXPECT_EQ(draft.parents, expected[i].draft.parents) << what;
+        // It is known where one pass reads the last two tokens, and passes over chains differ.
+        if (draft.guess.value() >= 0 && expected[i].draft.guess.value() >= 0) {
+          EXPECT_EQ(draft.guess, expected[i].draft.guess) << what;
+          ++guesses;
+        }
+        nodes += draft.parents.empty() ? 0 : static_cast<int>(draft.ids.size());
+        hits += draft.preparation.hit && !draft.parents.empty();
+        TestSequence& s = sequences[i];
+        s.unseen.clear();
+        if (const auto size = static_cast<int32_t>(draft.ids.size()); size > 0 && random() % 4) {
+          std::vector<int32_t> path;
+          path_to(draft.tree(), static_cast<int32_t>(random() % static_cast<uint32_t>(size)), path);
+          for (const int32_t node : path) s.unseen.push_back(draft.ids[static_cast<size_t>(node)]);
+        } else {
+          s.unseen = random_ids(random, 1);
+        }
+        s.truth.insert(s.truth.end(), s.unseen.begin(), s.unseen.end());
+      }
+      std::vector<DraftAnswer> none;
+      for (uint32_t passes = random() % 4; passes > 0; --passes) {
+        grown += host.drafter->work(none);
+        device.drafter->work(none);
+      }
+      ASSERT_TRUE(device.model.kv().check_invariants().ok());
+    }
+    for (int i = 0; i < kSequences; ++i)
+      for (Worker* worker : {&host, &device}) worker->drafter->close(SequenceId(static_cast<uint64_t>(i)));
+    EXPECT_EQ(device.model.kv().free_blocks(), device.model.kv().num_blocks());
+  }
+  EXPECT_GT(nodes, 150);
+  EXPECT_GT(guesses, 8);
+  EXPECT_GT(grown, 10);
+  EXPECT_GT(hits, 0);
+}
+
 }  // namespace
 }  // namespace outrider

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "comm/messages/draft_forms.h"
@@ -62,6 +63,29 @@ TEST(TokenGuesser, OffersNoMaskedToken) {
     const SamplingParams params{.rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f};
     EXPECT_EQ(guesser.guess(copy, params, Position(3)).count, 2);
   }
+}
+
+// Noise a little short of what two scores are apart ties them when the sum is rounded, and the lower id is
+// better then, though its chunk is looked at later.
+TEST(TokenGuesser, ATieThatRoundingMakesIsSeen) {
+  const SamplingParams params{.rule = Rule::kInvariant, .temperature = 1, .seed = Seed{4}};
+  const TokenId lower(5), higher(70);
+  const float logit = 1024;  // whose sums with noise are multiples of 2^-13
+  int ties = 0;
+  for (int32_t at = 0; ties == 0 && at < 100'000; ++at) {
+    const Position position(at);
+    const double noise = draw_gumbel(params.seed, position, lower),
+                 others = draw_gumbel(params.seed, position, higher);
+    const double step = std::ceil(noise * 16) / 16;  // of the table of bounds
+    if (step - noise > 3e-5 || step == noise || others > noise) continue;
+    std::vector<float> row(100, kMinusInfinity);
+    row[5] = logit;
+    row[70] = static_cast<float>(logit + step - others);
+    if (row[70] + static_cast<float>(others) != logit + static_cast<float>(noise)) continue;
+    ++ties;
+    EXPECT_EQ(TokenGuesser().best(row, params, position, 1).front().id(), lower) << at;
+  }
+  EXPECT_EQ(ties, 1);
 }
 
 TEST(TokenGuesser, AMarginIsThatOfTheTwoBestScores) {

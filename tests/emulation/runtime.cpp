@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -112,6 +113,36 @@ Device& device() {
   return *instance;
 }
 
+// Where pinned memory lies.
+class PinnedMemory {
+ public:
+  void add(const void* memory, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    ends_[address(memory)] = address(memory) + bytes;
+  }
+  void remove(const void* memory) {
+    const std::lock_guard lock(mutex_);
+    ends_.erase(address(memory));
+  }
+  bool has(const void* at) {
+    const std::lock_guard lock(mutex_);
+    const auto behind = ends_.upper_bound(address(at));
+    return behind != ends_.begin() && address(at) < std::prev(behind)->second;
+  }
+
+ private:
+  static uintptr_t address(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
+
+  std::mutex mutex_;
+  std::map<uintptr_t, uintptr_t> ends_;
+};
+PinnedMemory& pinned() {
+  static auto* const instance = new PinnedMemory;  // as long as the device
+  return *instance;
+}
+
+thread_local uint64_t brought = 0;
+
 void run(const EmulatedStream& stream, const std::function<void()>& work) {
   device().run([&] {
     races::begin_operation(stream.id);
@@ -200,15 +231,19 @@ void free_device(void* memory) noexcept {
   device().while_idle([&] { races::free_memory(memory); });
 }
 void* allocate_pinned(size_t bytes) {
-  return device().while_idle([&] { return races::allocate(Memory::kPinned, bytes); });
+  void* const memory = device().while_idle([&] { return races::allocate(Memory::kPinned, bytes); });
+  pinned().add(memory, bytes);
+  return memory;
 }
 void free_pinned(void* memory) noexcept {
+  pinned().remove(memory);
   device().while_idle([&] { races::free_memory(memory); });
 }
 }  // namespace detail
 
 void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream) {
   if (bytes == 0) return;  // nothing has no address
+  if (pinned().has(to)) brought += bytes;
   emulation::enqueue(stream, [=] {
     std::memmove(to, from, bytes);
     races::read(from, bytes);
@@ -239,6 +274,7 @@ void enqueue(StreamView stream, std::function<void()> work) {
 }
 
 uint64_t host_waits() { return waits; }
+uint64_t bytes_to_host() { return brought; }
 
 void hold_up(StreamView stream, std::function<bool()> done) {
   stream_of(stream).held.push_back(std::move(done));

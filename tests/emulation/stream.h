@@ -18,5 +18,7 @@ void hold_up(StreamView stream, std::function<bool()> done);
 
 // How often the calling thread learnt that work had ended, by waiting for it or by asking.
 uint64_t host_waits();
+// Bytes that the calling thread asked to be copied to pinned memory: what comes to the host.
+uint64_t bytes_to_host();
 
 }  // namespace outrider::cuda::emulation

@@ -56,6 +56,7 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
 // model_timings.cpp
 void measure_steps(Bench& bench, const std::string& name, const ModelConfig& config, WeightFormat format,
                    const std::vector<int64_t>& contexts, bool overlap = true);
+// Drafts, and depths of trees.
 void measure_drafts(Bench& bench, const std::string& name, const ModelConfig& config, WeightFormat format);
 
 }  // namespace outrider::gpu

@@ -30,6 +30,7 @@ Rates hopper(const char* name, double memory_bytes) {
       .shared_bytes = 132 * 128 * kClock,
       .matrix_flops = 0.62 * 989e12,  // mma.sync reaches so much of the data sheet's rate, which is wgmma's
       .instructions = 132 * 4 * kClock,
+      .doubles = 132 * 64 * kClock,
       .kernel_s = 1.8e-6,
       .overlapped_kernel_s = 1.0e-6,
       .meeting_s = 1.75e-6,
@@ -153,7 +154,8 @@ Rates rates_of(const cuda::DeviceInfo& device) {
   if (device.name.find("H100") != std::string::npos || device.multiprocessors == 0) return rates;
   const double share = static_cast<double>(device.multiprocessors) / rates.multiprocessors;
   rates.of = fmt::format("an H100 with {} multiprocessors", device.multiprocessors);
-  for (double* rate : {&rates.shared_bytes, &rates.matrix_flops, &rates.instructions}) *rate *= share;
+  for (double* rate : {&rates.shared_bytes, &rates.matrix_flops, &rates.instructions, &rates.doubles})
+    *rate *= share;
   rates.multiprocessors = device.multiprocessors;
   return rates;
 }
@@ -299,6 +301,21 @@ std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary
     draw.push_back({"compact row", 1, kernel + 2 * kLook});
   }
   return draw;
+}
+
+std::vector<ExpectedKernel> expected_looks(const Rates& rates, int64_t vocabulary, int64_t rows, int64_t most,
+                                           bool overlaps) {
+  const double kernel = overlaps ? rates.overlapped_kernel_s : rates.kernel_s;
+  const double tokens = static_cast<double>(vocabulary * rows), logits = 4 * tokens;
+  const auto reads = [&](double times) { return kernel + times * logits / rates.l2_bytes; };
+  // Two logarithms for the noise of a token; and for each of the best a block meets ten times.
+  constexpr double kOfNoise = 110, kMeetings = 0.3e-6;
+  const double picks = static_cast<double>(most) * kMeetings;
+  return {{"penalties", 1, kernel},
+          {"best", 1, reads(2)},
+          {"settle", 2, kernel},
+          {"rank", 1, std::max(reads(1), kernel + kOfNoise * tokens / rates.doubles) + picks},
+          {"rank of parts", 1, kernel + picks}};
 }
 
 std::vector<ExpectedKernel> expected_head_step(const Rates& rates, const ModelConfig& c, int64_t draft_vocab,

@@ -21,6 +21,7 @@ struct Rates {
   double shared_bytes = 0;         // of all shared memories
   double matrix_flops = 0;         // of mma.sync in bf16
   double instructions = 0;         // of all schedulers, each for a warp
+  double doubles = 0;              // operations on fp64 numbers, none fused
   double kernel_s = 0;             // that a kernel costs which has little to do, in a graph, in turn
   double overlapped_kernel_s = 0;  // the same where the next one starts early
   double meeting_s = 0;            // of blocks that meet in memory behind a product
@@ -66,6 +67,9 @@ struct DrawKind {
 };
 std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary, int64_t rows,
                                           const DrawKind& kind, bool overlaps = true);
+// What ranks the best `most` tokens of each of so many rows, noise included, and brings them to the host.
+std::vector<ExpectedKernel> expected_looks(const Rates& rates, int64_t vocabulary, int64_t rows, int64_t most,
+                                           bool overlaps = true);
 // A sum of so many bytes over ranks that read each other's memory.
 enum class PeerPlace { kOneDevice, kDeviceEach };
 double expected_peer_sum(const Rates& rates, int64_t bytes, int ranks, PeerPlace place);

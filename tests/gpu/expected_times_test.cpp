@@ -169,5 +169,15 @@ TEST(ExpectedTimes, OtherDevicesAreScaledByTheirMultiprocessors) {
   EXPECT_EQ(rates_of({.name = "NVIDIA H200", .multiprocessors = 132}).read_bytes, h200().read_bytes);
 }
 
+// 8 rows of 128256 logits are 4.1 MB, which are read and written in 1.5 us and read again; the noise of a
+// million tokens takes 113 million operations, 7.6 us; six kernels, and four times two blocks that meet.
+TEST(ExpectedTimes, ADepthOfATreeIsRankedInTheTimeOfAFewKernels) {
+  const auto eight = expected_looks(h200(), 128256, 8, 4);
+  EXPECT_NEAR(seconds_of(eight) * 1e6, 6 + 1.5 + 7.6 + 2.4, 0.2);
+  EXPECT_LT(seconds_of(expected_looks(h200(), 128256, 1, 4)), 10.5e-6);
+  // Over PCIe, 50 GB/s at best, the logits alone take longer.
+  EXPECT_LT(4 * seconds_of(eight), 8 * 128256 * 4 / 50e9);
+}
+
 }  // namespace
 }  // namespace outrider::gpu

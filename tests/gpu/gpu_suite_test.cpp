@@ -167,7 +167,7 @@ TEST_F(GpuSuite, EveryStepRunsAndItsResultsAreRead) {
 
   // What stands beside each time.
   const nlohmann::json& timings = results_["timings"];
-  for (const char* part : {"products", "kernels", "steps", "drafts", "peer_sums"}) {
+  for (const char* part : {"products", "kernels", "steps", "drafts", "trees", "peer_sums"}) {
     ASSERT_TRUE(timings.contains(part)) << part;
     for (const auto& line : timings[part]) {
       EXPECT_GT(line["expected_us"].get<double>(), 0) << line;

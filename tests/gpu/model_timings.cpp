@@ -95,15 +95,64 @@ void measure_steps(Bench& bench, const std::string& name, const ModelConfig& con
   }
 }
 
+namespace {
+
+// A depth of a tree: a pass over so many rows and their four best tokens, wait and copies included, beside
+// the same pass whose logits come to the host, which ranks nothing yet.
+void measure_looks(Bench& bench, const std::string& name, const ModelConfig& config, WeightFormat format,
+                   cuda::CudaModel& model, TokenRunner& runner, KvHandle sequence) {
+  std::printf("%-28s", (name + " trees").c_str());
+  const int64_t context = model.kv().length(sequence);
+  const SamplingParams params{.rule = Rule::kInvariant, .temperature = 1};
+  constexpr int32_t kBest = 4;
+  for (const int64_t rows : {1, 8, 16}) {
+    const std::vector<TokenId> ids(static_cast<size_t>(rows), TokenId(1));
+    const BatchSlice slice{sequence, ids, rows};
+    std::vector<TokenLook> looks;
+    for (int64_t row = 0; row < rows; ++row)
+      looks.push_back({.step = {.sampling = &params, .position = Position(static_cast<int32_t>(row))},
+                       .row = row,
+                       .count = kBest});
+    if (!runner.takes(looks)) throw std::runtime_error("looks that were not planned");
+    std::vector<double> ranked, brought;
+    for (int r = -2; r < (bench.settings.tiny ? 1 : 20); ++r)
+      for (const bool there : {true, false}) {
+        const auto start = std::chrono::steady_clock::now();
+        if (there && !runner.look({&slice, 1}, looks).ok()) throw std::runtime_error("a look failed");
+        if (!there) (void)model.forward({&slice, 1}).value();
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+        model.kv().truncate(sequence, context);
+        if (r >= 0) (there ? ranked : brought).push_back(took.count());
+      }
+    const Timing t = summarize(std::move(ranked)), host = summarize(std::move(brought));
+    const auto expected = expected_looks(bench.rates, config.vocab_size, rows, kBest);
+    nlohmann::json line{{"model", name},
+                        {"rows", rows},
+                        {"ms", t.median_s * 1e3},
+                        {"spread", t.spread},
+                        {"ms_with_logits_on_the_host", host.median_s * 1e3}};
+    for (const ExpectedKernel& kernel : expected)
+      line["expected_kernels_us"][kernel.name] = {kernel.count, kernel.seconds * 1e6};
+    const double step = seconds_of(expected_step(bench.rates, config, types_of(format), rows, context));
+    const std::string off = bench.compare(line, t.median_s, step + seconds_of(expected));
+    bench.report["trees"].push_back(line);
+    std::printf("  M=%-2ld %.3f ms (logits on the host %.3f)%s", static_cast<long>(rows), t.median_s * 1e3,
+                host.median_s * 1e3, off.c_str());
+  }
+  std::printf("\n");
+}
+
+}  // namespace
+
 // Drafts of 8 tokens after a context, whose tokens are drawn on the device: how long a token takes, wait and
 // copies included.
 void measure_drafts(Bench& bench, const std::string& name, const ModelConfig& config, WeightFormat format) {
   if (bench.time_is_up("drafts " + name)) return;
   constexpr int64_t kContext = 128;
-  constexpr int32_t kTokens = 8;
+  constexpr int32_t kTokens = 8, kTreeRows = 16;
   const auto single = make_single_collectives();
   const ModelOptions options{.device = {.kind = Device::Kind::kCuda},
-                             .max_positions = kContext + kTokens,
+                             .max_positions = kContext + kTreeRows,
                              .run_sequences = 1,
                              .weight_format = format};
   auto model = cuda::CudaModel::of_noise(config, options, *single);
@@ -160,6 +209,7 @@ void measure_drafts(Bench& bench, const std::string& name, const ModelConfig& co
     std::printf("  %s %.3f ms/token%s", title, t.median_s * 1e3 / kTokens, off.c_str());
   }
   std::printf("\n");
+  measure_looks(bench, name, config, format, **model, *runner, sequence);
 }
 
 }  // namespace outrider::gpu

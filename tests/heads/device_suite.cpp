@@ -302,5 +302,81 @@ TEST(DeviceHeads, DrawsAreTheHosts) {
   }
 }
 
+// From the same rows of logits nodes of trees have the children on a device that they have on the host, side
+// by side with rules that draw children from q, which the host does.
+TEST(DeviceHeads, TreesAreTheHosts) {
+  constexpr int64_t kTasks = 4;
+  std::mt19937 random(8);
+  for (const testing::GoldenHead& kind :  // with a vocabulary of its own, and without
+       {testing::GoldenHead{"eagle3", HeadKind::kEagle3}, {"eagle", HeadKind::kEagle}}) {
+    const auto head = testing::load_head_or_die(
+        kind, {.max_sequences = 5, .max_positions = 64, .kv_tokens = 320, .tree_nodes = 16});
+    const std::vector<TokenId> eos{TokenId(3), TokenId(40)};
+    HeadDraws there(*head, eos), here(head->vocab_size(), head->target_ids(), eos);
+    const int64_t width =
+        head->target_ids().empty() ? head->vocab_size() : static_cast<int64_t>(head->target_ids().size());
+    const std::vector<TokenId> text(20, TokenId(9));
+    TokenCounts counts;
+    counts.add_output(text);
+    int nodes = 0, fewer = 0;
+    for (int turn = 0; turn < 20; ++turn) {
+      const TreeShape fixed{.widths = {4, 3, 1}}, best{.widths = {}, .nodes = 12};
+      std::vector<SamplingParams> sampling;
+      for (const Rule rule : {Rule::kGreedy, Rule::kSpecInfer, Rule::kInvariant, Rule::kNaive})
+        sampling.push_back({.rule = rule,
+                            .temperature = rule == Rule::kGreedy ? 0.0f : 0.9f,
+                            .top_k = turn % 3 == 1 ? 3 : 0,
+                            .top_p = turn % 4 == 1 ? 0.8f : 1.0f,
+                            .repetition_penalty = turn % 5 == 1 ? 1.3f : 1.0f,
+                            .seed = Seed{random()}});
+      std::vector<HeadTask> tasks;
+      HeadTree trees[2][kTasks];
+      for (size_t i = 0; i < sampling.size(); ++i) {
+        const bool draws = needs_q(sampling[i].rule);
+        tasks.push_back({.sequence = SequenceId(i),
+                         .committed = text,
+                         .sampling = &sampling[i],
+                         .counts = &counts,
+                         .round = Round(2),
+                         .gamma = 3,
+                         .tree = draws || turn % 2 ? &fixed : &best});
+        there.begin_tree(tasks[i], 3, trees[0][i]);
+        here.begin_tree(tasks[i], 3, trees[1][i]);
+      }
+      while (true) {
+        std::vector<HeadDraws::Look> looks[2];
+        for (size_t i = 0; i < tasks.size(); ++i)
+          ASSERT_TRUE(
+              std::ranges::equal(trees[0][i].growth.next(SIZE_MAX), trees[1][i].growth.next(SIZE_MAX)));
+        for (size_t i = 0; i < tasks.size(); ++i)
+          for (const int32_t node : trees[0][i].growth.next(SIZE_MAX))
+            for (size_t of = 0; of < 2; ++of)
+              looks[of].push_back({.task = &tasks[i],
+                                   .tree = &trees[of][i],
+                                   .node = node,
+                                   .row = static_cast<int64_t>(looks[of].size())});
+        if (looks[0].empty()) break;
+        const auto rows = static_cast<int64_t>(looks[0].size());
+        std::vector<float> logits(static_cast<size_t>(rows * width));
+        for (float& x : logits) x = static_cast<float>(random() % 200) / 25 - 4;  // with ties
+        if (turn % 10 == 9) logits[random() % logits.size()] = NAN;
+        const testing::RowsThere on_device(head->compute(), logits, rows);
+        there.look_behind(looks[0], on_device.all());
+        here.look_behind(looks[1], FloatRows(logits.data(), {rows, width}));
+      }
+      for (size_t i = 0; i < tasks.size(); ++i) {
+        HeadDraft drafts[2];
+        for (size_t of = 0; of < 2; ++of) HeadDraws::take_tree(trees[of][i], drafts[of]);
+        EXPECT_EQ(drafts[0].ids, drafts[1].ids) << "turn " << turn << ", task " << i;
+        EXPECT_EQ(drafts[0].parents, drafts[1].parents) << "turn " << turn << ", task " << i;
+        nodes += static_cast<int>(drafts[0].ids.size());
+        fewer += drafts[0].ids.size() < 12;
+      }
+    }
+    EXPECT_GT(nodes, 700);
+    EXPECT_GT(fewer, 0);
+  }
+}
+
 }  // namespace
 }  // namespace outrider

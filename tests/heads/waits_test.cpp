@@ -1,11 +1,14 @@
-// How often the host waits for a device while a head drafts. On the emulation, which counts it.
+// How often the host waits for a device while a head drafts, and how much comes to it. On the emulation,
+// which counts it.
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "base/draft_tree.h"
 #include "heads/head_drafter.h"
 #include "tests/emulation/stream.h"
 #include "tests/heads/golden_heads.h"
+#include "transformer/sampling/penalties.h"
 
 namespace outrider {
 namespace {
@@ -87,6 +90,96 @@ TEST_P(WaitsOfPairs, OneForATurnOfALongDraft) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, WaitsOfPairs, ::testing::ValuesIn(testing::kPairHeads),
+                         testing::head_test_name);
+
+// Trees whose nodes are ranked on the device.
+class TreesThere : public ::testing::TestWithParam<testing::GoldenHead> {
+ protected:
+  static constexpr int32_t kSequences = 3;
+  static constexpr uint64_t kRowBytes = 64;  // that come to the host
+
+  struct Cost {
+    uint64_t waits, bytes;
+  };
+  // Of drafts behind texts that were read before.
+  Cost draft(const SamplingParams& sampling, const TreeShape& shape, size_t sequences = 1) {
+    std::vector<HeadTask> tasks;
+    for (size_t i = 0; i < sequences; ++i)
+      tasks.push_back({.sequence = SequenceId(i),
+                       .committed = std::span(text_).first(text_.size() - i),
+                       .sampling = &sampling,
+                       .counts = &counts_,
+                       .round = Round(1),
+                       .gamma = 3,
+                       .tree = &shape});
+    drafter_->draft(tasks, states_, drafts_);
+    const Cost before{cuda::emulation::host_waits(), cuda::emulation::bytes_to_host()};
+    drafter_->draft(tasks, states_, drafts_);
+    return {cuda::emulation::host_waits() - before.waits, cuda::emulation::bytes_to_host() - before.bytes};
+  }
+
+  // The same logits: biases of nothing, which are more than the device was planned for.
+  static SamplingParams ranked_on_the_host(SamplingParams sampling) {
+    sampling.logit_bias.insert(sampling.logit_bias.end(), 10'000, {TokenId(7), 0.0f});
+    return sampling;
+  }
+
+  const std::unique_ptr<Head> head_ = testing::load_head_or_die(
+      GetParam(),
+      {.max_sequences = kSequences, .max_positions = 120, .kv_tokens = kSequences * 160, .tree_nodes = 64});
+  const std::unique_ptr<HeadDrafter> drafter_ = make_head_drafter(*head_, {.max_sequences = kSequences});
+  AnyStates states_{*head_};
+  const std::vector<TokenId> text_ = std::vector<TokenId>(30, TokenId(9));
+  const TokenCounts counts_ = [this] {
+    TokenCounts counts;
+    counts.add_output(text_);
+    return counts;
+  }();
+  const TreeShape fixed_{.widths = {3, 2, 2}}, best_{.widths = {}, .nodes = 9};
+  std::vector<HeadDraft> drafts_;
+};
+
+TEST_P(TreesThere, AreThoseThatTheHostRanks) {
+  int nodes = 0;
+  for (const Rule rule : {Rule::kGreedy, Rule::kInvariant, Rule::kNaive})
+    for (int filters = 0; filters < 3; ++filters) {
+      const TreeShape& shape = (filters + static_cast<int>(rule)) % 2 ? best_ : fixed_;
+      const SamplingParams sampling{.rule = rule,
+                                    .temperature = rule == Rule::kGreedy ? 0.0f : 1.1f,
+                                    .top_k = filters == 1 ? 12 : 0,
+                                    .min_p = filters == 2 ? 0.01f : 0.0f,
+                                    .repetition_penalty = filters == 2 ? 1.5f : 1.0f,
+                                    .seed = Seed{5}};
+      const auto what = std::string(rule_name(rule)) + ", " + std::to_string(filters);
+      const Cost there = draft(sampling, shape, kSequences);
+      const auto drafted = drafts_;
+      const Cost here = draft(ranked_on_the_host(sampling), shape, kSequences);
+      for (size_t i = 0; i < drafted.size(); ++i) {
+        EXPECT_EQ(drafted[i].ids, drafts_[i].ids) << what;
+        EXPECT_EQ(drafted[i].parents, drafts_[i].parents) << what;
+        nodes += static_cast<int>(drafted[i].ids.size());
+      }
+      EXPECT_LT(there.bytes, here.bytes) << what;
+    }
+  EXPECT_GT(nodes, 9 * kSequences * 6);
+}
+
+// Every depth but the last is looked behind, and the root.
+TEST_P(TreesThere, OneWaitForADepth) {
+  for (const Rule rule : {Rule::kGreedy, Rule::kInvariant}) {
+    const SamplingParams sampling{.rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f};
+    for (const size_t sequences : {1, 2}) {
+      const Cost cost = draft(sampling, fixed_, sequences);
+      const auto depth = static_cast<size_t>(tree_depth({drafts_[0].ids, drafts_[0].parents}));
+      const bool is_one_by_one = head_->config().kind == HeadKind::kHydra;
+      EXPECT_EQ(cost.waits, is_one_by_one ? depth * sequences : depth) << rule_name(rule);
+      EXPECT_LE(cost.bytes, sequences * (1 + 3 + 6) * kRowBytes) << rule_name(rule);
+      EXPECT_EQ(drafts_[0].ids.size(), depth == 3 ? 3u + 6u + 12u : 3u + 6u);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, TreesThere, ::testing::ValuesIn(testing::kGoldenHeads),
                          testing::head_test_name);
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "transformer/sampling/confidence.h"
 #include "transformer/sampling/device_row.h"
 #include "transformer/sampling/draft_sampler.h"
+#include "transformer/sampling/token_look.h"
 
 namespace outrider {
 
@@ -42,6 +43,14 @@ class TokenRunner {
   virtual DeviceRow device_row(size_t run, size_t token) const = 0;
   // How long reading the inputs and drawing the first tokens took.
   virtual int64_t first_ns() const = 0;
+
+  // Whether look() can do these.
+  virtual bool takes(std::span<const TokenLook> looks) = 0;
+  // Model::forward(), with looks at its rows of logits, one at each, in place of these.
+  virtual Status look(std::span<const BatchSlice> batch, std::span<const TokenLook> looks) = 0;
+  // Bit for bit what DraftSampler::process and TokenGuesser::best find; none where the row is not finite.
+  // Until the next look().
+  virtual std::span<const RankedToken> best(size_t look) const = 0;
 };
 
 }  // namespace outrider

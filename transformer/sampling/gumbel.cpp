@@ -36,12 +36,6 @@ const std::vector<uint64_t>& word_bounds() {
   return bounds;
 }
 
-// What a token of this logit must draw to reach `best`. The slack is larger than every rounding of the score:
-// the noise has |G| < 23 (half a unit: 1e-6), the sum half a unit of a score near `best` (2^-24 of its size).
-double noise_needed(float best, float logit) {
-  return static_cast<double>(best) - logit - (1e-5 + std::abs(static_cast<double>(best)) * 0x1p-22);
-}
-
 class Search {
  public:
   Search(std::span<const float> scaled, Chunks chunks, Seed seed, Position position)
@@ -80,6 +74,11 @@ class Search {
 };
 
 }  // namespace
+
+// The noise has |G| < 23 (half a unit: 1e-6), the sum half a unit of a score near `best` (2^-24 of its size).
+double noise_needed(float best, float logit) {
+  return static_cast<double>(best) - logit - (1e-5 + std::abs(static_cast<double>(best)) * 0x1p-22);
+}
 
 uint64_t least_word_for_noise(double noise) {
   if (!(noise >= kLowest)) return 0;

@@ -21,6 +21,9 @@ namespace outrider {
 RankedToken gumbel_argmax(std::span<const float> scaled, Chunks chunks, std::span<const float> chunk_max,
                           Seed seed, Position position);
 
+// The noise that a token of this logit must at least draw for a score that reaches `best`, for the next
+// function: less by more than all rounding.
+double noise_needed(float best, float logit);
 // A lower bound of the smallest word whose noise is at least `noise`; 2^32 if there is none.
 uint64_t least_word_for_noise(double noise);
 

@@ -68,8 +68,9 @@ struct MemoryPlan {
   int64_t activation_bytes(const ModelOptions& options) const;
   int64_t draw_bytes(const ModelOptions& options) const {
     if (options.run_sequences == 0) return 0;
-    return DeviceDraws::bytes_for(
-        run_limits(options.run_sequences, config.vocab_size, kv_blocks * kBlockTokens));
+    const int64_t tokens = kv_blocks * kBlockTokens;
+    return DeviceDraws::bytes_for(run_limits(options.run_sequences, config.vocab_size, tokens)) +
+           DeviceRanking::bytes_for(look_limits(options.max_logit_rows, config.vocab_size, tokens));
   }
   // An error if the device cannot take it; says what goes where.
   Status check(const ModelOptions& options) const;

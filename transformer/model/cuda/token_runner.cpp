@@ -31,6 +31,16 @@ DrawLimits run_limits(int64_t sequences, int64_t vocab_size, int64_t kv_tokens) 
           .biases = kBiases * sequences};
 }
 
+DrawLimits look_limits(int64_t rows, int64_t vocab_size, int64_t kv_tokens) {
+  constexpr int64_t kLongestPath = 8 * kSteps;
+  return {.rows = rows,
+          .steps = 1,
+          .width = vocab_size,
+          .stride = vocab_size,
+          .counted = kv_tokens + rows * kLongestPath,
+          .biases = kBiases * rows};
+}
+
 CudaTokenRunner::CudaTokenRunner(CudaModel& model, int64_t vocab_size)
     : model_((use_device(model.options_.device.index), model)),
       limits_([&] {
@@ -39,8 +49,16 @@ CudaTokenRunner::CudaTokenRunner(CudaModel& model, int64_t vocab_size)
         limits.stride = model.config_.vocab_size;
         return limits;
       }()),
-      draws_(limits_, model.logits()) {
-  const auto rows = static_cast<size_t>(limits_.rows);
+      draws_(limits_, model.logits()),
+      ranking_(
+          [&] {
+            DrawLimits limits =
+                look_limits(model.max_logit_rows(), vocab_size, model.kv_.num_blocks() * kBlockTokens);
+            limits.stride = model.config_.vocab_size;
+            return limits;
+          }(),
+          model.logits()) {
+  const auto rows = static_cast<size_t>(std::max(limits_.rows, model.max_logit_rows()));
   order_.reserve(rows);
   slices_.reserve(rows);
   rows_.reserve(rows);
@@ -61,6 +79,8 @@ void CudaTokenRunner::warm_up() {
   draws_.queue_feed(1, model_.inputs_.tokens(), model_.inputs_.positions(), stream);
   model_.group_->wait(stream);
   draws_.send({}, false, stream);
+  ranking_.queue({&row, 1}, 1, stream);
+  model_.group_->wait(stream);
 }
 
 void CudaTokenRunner::capture_graphs() {
@@ -222,6 +242,34 @@ void CudaTokenRunner::read_q(size_t run, size_t token, QRow& q) const {
 
 int64_t CudaTokenRunner::first_ns() const {
   return static_cast<int64_t>(first_drawn_.seconds_since(begun_) * 1e9);
+}
+
+void CudaTokenRunner::put_looks(std::span<const TokenLook> looks) {
+  rows_.clear();
+  wanted_.clear();
+  for (const TokenLook& look : looks) {
+    rows_.push_back({.first = look.step, .logits_row = look.row});
+    wanted_.push_back(look.count);
+  }
+}
+
+bool CudaTokenRunner::takes(std::span<const TokenLook> looks) {
+  put_looks(looks);
+  return ranking_.takes(rows_);
+}
+
+Status CudaTokenRunner::look(std::span<const BatchSlice> batch, std::span<const TokenLook> looks) {
+  const StreamView stream = *model_.stream_;
+  put_looks(looks);
+  RETURN_IF_ERROR(model_.forward_on_device(batch).status());
+  if (!looks.empty()) ranking_.queue(rows_, *std::max_element(wanted_.begin(), wanted_.end()), stream);
+  model_.group_->wait(stream);
+  return {};
+}
+
+std::span<const RankedToken> CudaTokenRunner::best(size_t look) const {
+  const auto all = ranking_.best(static_cast<int64_t>(look));
+  return all.first(std::min(all.size(), static_cast<size_t>(wanted_[look])));
 }
 
 }  // namespace outrider::cuda

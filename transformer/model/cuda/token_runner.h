@@ -10,11 +10,14 @@
 #include "transformer/model/cuda/model.h"
 #include "transformer/model/token_runner.h"
 #include "transformer/sampling/cuda/device_draws.h"
+#include "transformer/sampling/cuda/device_ranking.h"
 
 namespace outrider::cuda {
 
 // For runs of `sequences` at a time, of a model with `vocab_size` tokens and a cache of `kv_tokens`.
 DrawLimits run_limits(int64_t sequences, int64_t vocab_size, int64_t kv_tokens);
+// For looks at so many rows of logits.
+DrawLimits look_limits(int64_t rows, int64_t vocab_size, int64_t kv_tokens);
 
 class CudaTokenRunner final : public TokenRunner {
  public:
@@ -34,6 +37,10 @@ class CudaTokenRunner final : public TokenRunner {
   }
   int64_t first_ns() const override;
 
+  bool takes(std::span<const TokenLook> looks) override;
+  Status look(std::span<const BatchSlice> batch, std::span<const TokenLook> looks) override;
+  std::span<const RankedToken> best(size_t look) const override;
+
  private:
   struct Run {
     size_t index = 0;  // as asked for
@@ -48,6 +55,7 @@ class CudaTokenRunner final : public TokenRunner {
 
   void warm_up();
   void capture_graphs();
+  void put_looks(std::span<const TokenLook> looks);
   int32_t steps_that_fit(std::span<const TokenRun> runs) const;
   void order(std::span<const TokenRun> runs);
   void plan(std::span<const TokenRun> runs);
@@ -61,6 +69,7 @@ class CudaTokenRunner final : public TokenRunner {
   CudaModel& model_;
   const DrawLimits limits_;
   DeviceDraws draws_;
+  DeviceRanking ranking_;
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // a step, by rows
   Event begun_, first_drawn_, ended_;
 
@@ -70,6 +79,7 @@ class CudaTokenRunner final : public TokenRunner {
   std::vector<DrawRow> rows_;    // of order_, then guesses
   std::vector<Result> results_;  // as asked for
   std::vector<TokenId> tokens_;
+  std::vector<int32_t> wanted_;  // by look
 };
 
 }  // namespace outrider::cuda

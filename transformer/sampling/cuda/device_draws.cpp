@@ -6,29 +6,12 @@
 #include "base/short_weight.h"
 
 namespace outrider::cuda {
-namespace {
-
-void queue_cut(const SearchTask& task, const RowBatch& batch, StreamView stream) {
-  if (task.count == 0) return;
-  for (int byte = 0; byte < kKeyBytes; ++byte) count_bins(stream, batch, task, byte);
-  count_ties(stream, batch, task);
-  cut(stream, batch, task);
-}
-
-}  // namespace
-
 DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
     : limits_(limits),
       inputs_(limits),
-      part_values_(limits.rows * kMaxParts),
+      memory_(limits.rows, limits.width),
       q_parts_(limits.rows * kMaxParts),
       moment_parts_(2 * limits.rows * kMaxParts),
-      best_(limits.rows),
-      bins_(limits.rows * kKeyBytes * kKeyBins),
-      ties_(limits.rows),
-      max_(limits.rows),
-      finite_rows_(limits.rows),
-      searches_(limits.rows * kSearchStates),
       q_(limits.q_rows * limits.q_row_bytes()),
       ranks_(limits.rows * limits.width),
       zeros_(limits.rows * kMaxParts),
@@ -38,19 +21,10 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
       drawn_on_device_(limits.rows * limits.steps),
       host_q_(q_.size()),
       drawn_(drawn_on_device_.size()) {
-  batch_.width = static_cast<int32_t>(limits.width);
-  batch_.parts = std::max(1, (batch_.width + kPartTokens - 1) / kPartTokens);
-  CHECK(batch_.parts <= kMaxParts, "a vocabulary of {} tokens", limits.width);
+  memory_.set(batch_);
   inputs_.set(batch_);
   batch_.logits = logits;
   batch_.stride = limits.stride;
-  batch_.part_values = part_values_.data();
-  batch_.best = best_.data();
-  batch_.max = max_.data();
-  batch_.finite_rows = finite_rows_.data();
-  batch_.searches = searches_.data();
-  batch_.bins = bins_.data();
-  batch_.ties = batch_.all_ties = ties_.data();
   batch_.q = q_.data();
   batch_.q_parts = q_parts_.data();
   batch_.moment_parts = moment_parts_.data();
@@ -66,11 +40,11 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
 
 int64_t DeviceDraws::bytes_for(const DrawLimits& limits) {
   constexpr int64_t kWord = sizeof(uint64_t);
-  const int64_t per_row = kWord * (5 * kMaxParts + kKeyBytes * kKeyBins + 2) + 2 * sizeof(int32_t) +
-                          kSearchStates * sizeof(Search) + sizeof(DrawBatch::Choice) + DrawBatch::kUnitLooks +
+  const int64_t per_row = kWord * 4 * kMaxParts + sizeof(DrawBatch::Choice) + DrawBatch::kUnitLooks +
                           limits.steps * sizeof(Drawn) + limits.width * sizeof(float) +
                           8 * limits.most_entries();
-  return DrawInputs::bytes_for(limits) + limits.rows * per_row + limits.q_rows * limits.q_row_bytes();
+  return RowMemory::bytes_for(limits.rows) + DrawInputs::bytes_for(limits) + limits.rows * per_row +
+         limits.q_rows * limits.q_row_bytes();
 }
 
 void DeviceDraws::send(std::span<const DrawRow> rows, bool measures, StreamView stream) {
@@ -85,28 +59,16 @@ DrawBatch DeviceDraws::batch_of(int64_t rows) const {
 }
 
 void DeviceDraws::queue_step(int64_t rows, StreamView stream) {
-  const DrawBatch batch = batch_of(rows);
-  penalise_rows(stream, batch);
-  scale_and_rank(stream, batch);
-  settle_best(stream, batch);
-  queue_filters(rows, stream);
+  DrawBatch batch = batch_of(rows);
+  queue_processing(inputs_, batch, stream);
+  const SearchTask noisy = inputs_.noisy(rows);
+  batch.noisy_rows = noisy.rows;
+  batch.noisy_count = noisy.count;
+  if (noisy.count > 0) rank_with_noise(stream, batch);
   if (limits_.q_rows > 0) weigh_rows(stream, batch);
   if (inputs_.compact(rows).count > 0) queue_compact(rows, stream);
   if (measures_) measure_rows(stream, batch);
   draw_rows(stream, batch, measures_);
-}
-
-void DeviceDraws::queue_filters(int64_t rows, StreamView stream) {
-  DrawBatch batch = batch_of(rows);
-  const SearchTask min_p = inputs_.min_p(rows), noisy = inputs_.noisy(rows);
-  batch.min_p_rows = min_p.rows;
-  batch.min_p_count = min_p.count;
-  batch.noisy_rows = noisy.rows;
-  batch.noisy_count = noisy.count;
-  queue_cut(inputs_.top_k(rows), batch, stream);
-  queue_cut(inputs_.top_p(rows), batch, stream);
-  if (min_p.count > 0) cut_min_p(stream, batch);
-  if (noisy.count > 0) rank_with_noise(stream, batch);
 }
 
 void DeviceDraws::queue_compact(int64_t rows, StreamView stream) {

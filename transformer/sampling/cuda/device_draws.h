@@ -8,6 +8,7 @@
 #include "base/cuda.h"
 #include "transformer/sampling/confidence.h"
 #include "transformer/sampling/cuda/draw_inputs.h"
+#include "transformer/sampling/cuda/row_memory.h"
 #include "transformer/sampling/device_row.h"
 
 namespace outrider::cuda {
@@ -46,7 +47,6 @@ class DeviceDraws {
 
  private:
   const Drawn& drawn(int64_t row, int64_t step) const { return drawn_.data()[step * limits_.rows + row]; }
-  void queue_filters(int64_t rows, StreamView stream);
   void queue_compact(int64_t rows, StreamView stream);
   DrawBatch batch_of(int64_t rows) const;
 
@@ -55,10 +55,8 @@ class DeviceDraws {
   DrawInputs inputs_;
   bool measures_ = false;
 
-  DeviceBuffer<uint64_t> part_values_, q_parts_, moment_parts_, best_, bins_, ties_;
-  DeviceBuffer<float> max_;
-  DeviceBuffer<int32_t> finite_rows_;
-  DeviceBuffer<Search> searches_;
+  const RowMemory memory_;
+  DeviceBuffer<uint64_t> q_parts_, moment_parts_;
   DeviceBuffer<std::byte> q_;
   DeviceBuffer<float> ranks_;
   DeviceBuffer<uint64_t> zeros_;

@@ -1,6 +1,7 @@
 #include "transformer/sampling/cuda/draw_inputs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "transformer/sampling/compact_units.h"
@@ -19,10 +20,14 @@ CompactBudget budget_of(const DrawRow& row, int64_t width) {
   return compact_budget(row.first.row_bytes, static_cast<uint64_t>(width));
 }
 
-// Room for the committed tokens, and for all that will have been drafted.
-int64_t counted_of(const DrawRow& row) {
+// Room for the committed tokens, unless a row of the same text was in front, and for all that will have been
+// drafted.
+int64_t counted_of(const DrawRow& row, const TokenCounts*& before) {
   if (!needs_counts(*row.first.sampling)) return 0;
-  return static_cast<int64_t>(row.first.counts->entries().size() + row.first.drafted.size()) + row.steps;
+  const bool is_known = std::exchange(before, row.first.counts) == row.first.counts;
+  return static_cast<int64_t>((is_known ? 0 : row.first.counts->entries().size()) +
+                              row.first.drafted.size()) +
+         row.steps;
 }
 
 CountedToken counted_token(const TokenCounts::Entry& entry) {
@@ -73,11 +78,12 @@ int64_t DrawInputs::q_bytes_of(const DrawRow& row) const {
 
 bool DrawInputs::takes(std::span<const DrawRow> rows) const {
   int64_t q = 0, counted = 0, biases = 0;
+  const TokenCounts* before = nullptr;
   for (const DrawRow& row : rows) {
     const int64_t q_bytes = q_bytes_of(row);
     if (row.steps > limits_.steps || q_bytes > limits_.q_row_bytes()) return false;
     q += row.steps * q_bytes;
-    counted += counted_of(row);
+    counted += counted_of(row, before);
     biases += static_cast<int64_t>(row.first.sampling->logit_bias.size());
   }
   return static_cast<int64_t>(rows.size()) <= limits_.rows && q <= limits_.q_rows * limits_.q_row_bytes() &&
@@ -88,6 +94,7 @@ void DrawInputs::clear() {
   for (auto* list : {&top_k_, &top_p_, &min_p_, &noisy_, &compact_}) list->size = 0;
   rows_.size = requests_.size = states_.size = counted_.size = biases_.size = selections_.size = 0;
   q_bytes_ = 0;
+  last_counts_ = nullptr;
 }
 
 void DrawInputs::send(std::span<const DrawRow> rows, bool measured, StreamView stream) {
@@ -154,13 +161,10 @@ void DrawInputs::add_q(const DrawRow& row) {
 // Committed tokens, then every drafted one with its committed counts and room for those to come; the bias.
 void DrawInputs::add_penalties(const DrawRow& row, RequestInput& request) {
   const SamplingParams& params = *row.first.sampling;
-  request.first_count = static_cast<int32_t>(counted_.size);
   if (needs_counts(params)) {
     request.penalised = 1;
     request.factors = penalty_factors(params);
-    for (const auto& entry : row.first.counts->entries())
-      if (entry.id.value() >= 0 && entry.id.value() < limits_.width) counted_.push(counted_token(entry));
-    request.counts = static_cast<int32_t>(counted_.size) - request.first_count;
+    add_counts(*row.first.counts, request);
     request.first_drafted = static_cast<int32_t>(counted_.size);
     for (TokenId id : row.first.drafted) counted_.push(counted_token(row.first.counts->find(id)));
     for (int32_t i = 0; i < row.steps; ++i) counted_.push({});
@@ -169,6 +173,18 @@ void DrawInputs::add_penalties(const DrawRow& row, RequestInput& request) {
   for (const auto& [id, value] : params.logit_bias)
     if (id.value() >= 0 && id.value() < limits_.width) biases_.push({id.value(), value});
   request.biases = static_cast<int32_t>(biases_.size) - request.first_bias;
+}
+
+// Rows of one text, as nodes of a tree are, have them together.
+void DrawInputs::add_counts(const TokenCounts& counts, RequestInput& request) {
+  if (std::exchange(last_counts_, &counts) != &counts) {
+    last_first_count_ = static_cast<int32_t>(counted_.size);
+    for (const auto& entry : counts.entries())
+      if (entry.id.value() >= 0 && entry.id.value() < limits_.width) counted_.push(counted_token(entry));
+    last_count_ = static_cast<int32_t>(counted_.size) - last_first_count_;
+  }
+  request.first_count = last_first_count_;
+  request.counts = last_count_;
 }
 
 SearchTask DrawInputs::task_of(const Sent<int32_t>& list, int64_t rows, bool by_mass) {

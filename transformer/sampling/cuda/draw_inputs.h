@@ -76,6 +76,7 @@ class DrawInputs {
   void add_row(const DrawRow& row, bool measured);
   void add_q(const DrawRow& row);
   void add_penalties(const DrawRow& row, RequestInput& request);
+  void add_counts(const TokenCounts& counts, RequestInput& request);
 
   const DrawLimits limits_;
   Sent<RowInput> rows_;
@@ -84,7 +85,9 @@ class DrawInputs {
   Sent<CountedToken> counted_;
   Sent<Bias> biases_;
   Sent<int32_t> top_k_, top_p_, min_p_, noisy_, compact_;  // rows, ascending
-  Sent<RowInput> selections_;  // by row: which of its weights a compact one may list
+  Sent<RowInput> selections_;                 // by row: which of its weights a compact one may list
+  const TokenCounts* last_counts_ = nullptr;  // of the last row with penalties, and where they are
+  int32_t last_first_count_ = 0, last_count_ = 0;
   int64_t q_bytes_ = 0;
 };
 

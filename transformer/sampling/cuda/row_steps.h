@@ -6,6 +6,7 @@
 
 #include "base/cuda.h"
 #include "transformer/sampling/cuda/row_batch.h"
+#include "transformer/sampling/ordered_key.h"
 
 namespace outrider::cuda {
 
@@ -31,5 +32,15 @@ void cut(StreamView stream, const RowBatch& batch, const SearchTask& task);
 void cut_min_p(StreamView stream, const RowBatch& batch);
 // best[row] of filtered rows under the invariant rule, again.
 void rank_with_noise(StreamView stream, const RowBatch& batch);
+
+// Instead, the `most` best tokens of every finite row whose logits have no noise yet, with it where the rule
+// adds it.
+struct BestTokens {
+  static constexpr int32_t kMost = 8;
+  int32_t most = 0;
+  uint64_t* of_parts = nullptr;  // [rows, parts, most]
+  RankedToken* best = nullptr;   // [rows, kMost]: best first; 0: there are no more
+};
+void find_best(StreamView stream, const RowBatch& batch, const BestTokens& ranked);
 
 }  // namespace outrider::cuda
