@@ -243,8 +243,8 @@ bool HttpConnection::accept_header() {
     fail(400, "write the path alone, as in GET /health");
   } else {
     keep_alive_ = header.keep_alive();
-    more_headers_ = cors_headers(std::string(header[http::field::origin]), options_.allowed_origins);
     begin_record();
+    identify();
     if (boost::beast::iequals(header[http::field::expect], "100-continue") && !parser_->is_done())
       write("HTTP/1.1 100 Continue\r\n\r\n");
     return true;
@@ -264,14 +264,12 @@ void HttpConnection::ask() {
                       .authorization = field(http::field::authorization),
                       .api_key = std::string(message["X-Api-Key"]),
                       .requested_headers = field(http::field::access_control_request_headers),
-                      .is_allowed_origin = !more_headers_.empty(),
+                      .is_allowed_origin = is_allowed_origin_,
                       .client = client_,
-                      .request_id = request_id_of(std::string(message["X-Request-Id"])),
+                      .request_id = record_->request_id,
                       .body = std::move(message.body())};
-  more_headers_ += fmt::format("X-Request-Id: {}\r\n", request.request_id);
   record_->method = request.method;
   record_->path = request.path;
-  record_->request_id = request.request_id;
   parser_.reset();
   exchange_ = std::make_shared<HttpExchange>();
   has_begun_ = is_complete_ = false;
@@ -292,11 +290,22 @@ void HttpConnection::end_record(bool is_whole) {
   owner_.noted(*std::exchange(record_, std::nullopt));
 }
 
+// By what has come of its headers, who asks and by what name the answer is to be known.
+void HttpConnection::identify() {
+  const auto sent = [&](auto name) { return parser_ ? std::string(parser_->get()[name]) : std::string(); };
+  if (record_->request_id.empty()) record_->request_id = request_id_of(sent("X-Request-Id"));
+  const std::string cors = cors_headers(sent(http::field::origin), options_.allowed_origins);
+  is_allowed_origin_ = !cors.empty();
+  more_headers_ = cors + fmt::format("X-Request-Id: {}\r\n", record_->request_id);
+}
+
 // What follows on this connection cannot be understood any more.
 void HttpConnection::fail(int status, const std::string& message) {
   keep_alive_ = false;
   is_complete_ = true;
   if (!record_) begin_record();
+  is_head_ = parser_ && parser_->get().method() == http::verb::head;
+  identify();
   enter(Phase::kAnswer);
   const std::string body = error_body({.status = status, .message = message});
   write(head(status, "application/json", {{"Content-Length", std::to_string(body.size())}}));

@@ -74,6 +74,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void ask();
   void fail(int status, const std::string& message);
   void begin_record();
+  void identify();
   void end_record(bool is_whole);
   void enter(Phase phase);
   void await(std::chrono::milliseconds limit);
@@ -109,6 +110,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<HttpExchange> exchange_;  // while the answer is not complete
   bool broke_off_ = false;                  // an answer of events ends without its proper end
   std::string more_headers_;                // of this answer
+  bool is_allowed_origin_ = false;          // of a page that may ask
   std::optional<HttpRecord> record_;        // of this answer
   Clock::time_point record_since_{};
 

@@ -19,6 +19,23 @@ TEST_F(HttpServerTest, BodiesOverTheLimitAreRefusedBeforeTheyAreRead) {
   EXPECT_EQ(client().post("/echo", std::string(8192, 'x')).status, 200) << "the limit itself is allowed";
 }
 
+// Refusals of the connection itself are answers, too.
+TEST_F(HttpServerTest, RefusalsTellTheRequestId) {
+  const auto id = [&](const std::string& text) { return say(text).headers.at("x-request-id"); };
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\n";
+  EXPECT_EQ(id(head + "Content-Length: 8193\r\n\r\n"), "mine") << "413";
+  EXPECT_EQ(id(head + "Transfer-Encoding: gzip\r\n\r\n"), "mine") << "400";
+  EXPECT_EQ(id("POST /echo HTTP/1.1\r\nX-Request-Id: mine\r\n\r\n"), "mine") << "no Host";
+  EXPECT_EQ(id(head + "X: " + std::string(10'000, 'x')), "mine") << "431";
+  EXPECT_TRUE(id("nonsense\r\n\r\n").starts_with("req-"));
+  // The id of an answer is not that of the next one on its connection.
+  HttpClient both = client();
+  both.send(head + "Content-Length: 1\r\n\r\nx");
+  EXPECT_EQ(both.answer().headers.at("x-request-id"), "mine");
+  both.send("nonsense\r\n\r\n");
+  EXPECT_TRUE(both.answer().headers.at("x-request-id").starts_with("req-"));
+}
+
 TEST_F(HttpServerTest, ChunkedBodiesOverTheLimitAreRefused) {
   std::string body = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (int i = 0; i < 9; ++i) body += "400\r\n" + std::string(1024, 'x') + "\r\n";
