@@ -84,21 +84,23 @@ Status write_curve_keys(const std::filesystem::path& file, const CurveKeyPair& k
 }
 
 Result<CurveKeyPair> read_curve_keys(const std::filesystem::path& file) {
-  struct stat info {};
-  if (stat(file.c_str(), &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    return invalid_argument(
-        fmt::format("{}: others may read this secret key; run chmod 600 {}", file.string(), file.string()));
   ASSIGN_OR_RETURN(const auto lines, read_lines(file));
   CurveKeyPair keys;
   for (const std::string& line : lines) {
     if (const auto value = value_of(line, "public"); !value.empty()) keys.public_key = value;
     if (const auto value = value_of(line, "secret"); !value.empty()) keys.secret_key = value;
   }
-  if (!is_curve_key(keys.public_key) || !is_curve_key(keys.secret_key))
-    return malformed(
-        fmt::format("{}: it needs lines `public = KEY` and `secret = KEY`; make one with "
-                    "`outrider keygen`",
-                    file.string()));
+  if (!is_curve_key(keys.public_key) || !is_curve_key(keys.secret_key)) {
+    const bool is_public = is_curve_key(keys.public_key) && keys.secret_key.empty();
+    return malformed(fmt::format("{}: {}it needs lines `public = KEY` and `secret = KEY`; {}", file.string(),
+                                 is_public ? "this is a public key alone; " : "",
+                                 is_public ? "name the file that `outrider keygen` wrote beside it"
+                                           : "make one with `outrider keygen`"));
+  }
+  struct stat info {};
+  if (stat(file.c_str(), &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    return invalid_argument(
+        fmt::format("{}: others may read this secret key; run chmod 600 {}", file.string(), file.string()));
   return keys;
 }
 

@@ -31,6 +31,11 @@ TEST(CurveKeys, FilesArePrivateAndNeverOverwritten) {
   EXPECT_EQ(read_public_keys(file).value(), std::vector<std::string>{keys.public_key});
   chmod(file.c_str(), 0644);
   EXPECT_NE(read_curve_keys(file).status().message().find("chmod 600"), std::string::npos);
+  // The key that others are given, which they may read.
+  ASSERT_TRUE(write_curve_keys(directory / "public", {.public_key = keys.public_key, .secret_key = {}}).ok());
+  const std::string wrong = read_curve_keys(directory / "public").status().message();
+  EXPECT_NE(wrong.find("public key alone"), std::string::npos) << wrong;
+  EXPECT_EQ(wrong.find("chmod"), std::string::npos) << wrong;
 }
 
 TEST(CurveKeys, ListsAreCheckedLineByLine) {
