@@ -89,7 +89,7 @@ bool ToolCallParser::read_text(std::vector<ToolEvent>& events) {
     if (at == std::string::npos) return false;
     const std::string_view rest = std::string_view(pending_).substr(at);
     if (rest.starts_with(kPythonTag)) {
-      pending_.erase(0, at + kPythonTag.size());
+      take(at + kPythonTag.size());
     } else if (kPythonTag.starts_with(rest)) {
       return false;
     } else if (rest.front() != '{') {
@@ -103,7 +103,8 @@ bool ToolCallParser::read_text(std::vector<ToolEvent>& events) {
   const size_t at = pending_.find(mark);
   if (at != std::string::npos) {
     show(pending_.substr(0, at), events);
-    pending_.erase(0, at + mark.size());
+    pending_.erase(0, at);
+    take(mark.size());
     state_ = State::kBegin;
     return true;
   }
@@ -120,7 +121,7 @@ bool ToolCallParser::read_begin(std::vector<ToolEvent>& events) {
   if (first == '{') return read_object(events);
   if (format_ == ToolFormat::kMistral && first == '[' &&
       !std::string_view(pending_).substr(at).starts_with(kArgs)) {
-    pending_.erase(0, at + 1);  // of the list
+    take(at + 1);  // of the list
     return true;
   }
   if (format_ == ToolFormat::kMistral) return read_named(events);
@@ -202,6 +203,7 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
 
 void ToolCallParser::begin_call(std::string name, std::vector<ToolEvent>& events) {
   blank_.clear();
+  taken_.clear();
   events.push_back({.kind = ToolEvent::Kind::kCall, .index = calls_++, .text = std::move(name)});
   nesting_ = {};
   state_ = State::kArguments;
@@ -265,14 +267,19 @@ bool ToolCallParser::read_between() {
   return false;
 }
 
+void ToolCallParser::take(size_t length) {
+  taken_ += pending_.substr(0, length);
+  pending_.erase(0, length);
+}
+
 // It is no call.
 void ToolCallParser::give_up(std::vector<ToolEvent>& events) {
-  show(std::string(call_begin(format_)), events);
+  show(std::exchange(taken_, {}), events);
   gave_up_ = true;
 }
 
 void ToolCallParser::finish(std::vector<ToolEvent>& events) {
-  if (state_ == State::kBegin && !gave_up_ && !pending_.empty() && calls_ == 0) give_up(events);
+  if (state_ == State::kBegin && !gave_up_ && calls_ == 0) give_up(events);
   if (state_ == State::kText || gave_up_ || is_over_) show(std::exchange(pending_, {}), events);
   pending_.clear();
   if (calls_ == 0 && !blank_.empty())

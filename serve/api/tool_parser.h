@@ -48,6 +48,7 @@ class ToolCallParser {
   bool read_between();
   void show(std::string text, std::vector<ToolEvent>& events);
   void begin_call(std::string name, std::vector<ToolEvent>& events);
+  void take(size_t length);
   void give_up(std::vector<ToolEvent>& events);
 
   // Brackets and texts of JSON that is read a piece at a time.
@@ -61,6 +62,7 @@ class ToolCallParser {
   const ToolFormat format_;
   State state_ = State::kText;
   std::string pending_;     // not read yet
+  std::string taken_;       // read as the beginning of a call whose name is not known yet
   std::string blank_;       // at the beginning, which nobody sees where a call follows
   bool has_shown_ = false;  // something that is not blank
   bool is_object_ = true;   // arguments stand in an object of the call

@@ -71,6 +71,9 @@ TEST(ToolCalls, OfHermesAreFoundInText) {
   hermes("<tool_call>nothing", {"<tool_call>nothing", {}});
   hermes("<tool_call>{\"name\": 5}</tool_call>", {"<tool_call>{\"name\": 5}</tool_call>", {}});
   hermes("<tool_call>{\"name", {"<tool_call>{\"name", {}});
+  hermes("<tool_call>", {"<tool_call>", {}});
+  hermes("\nWell. <tool_call>\n", {"\nWell. <tool_call>\n", {}});
+  hermes("\n<tool_call>", {"\n<tool_call>", {}});
   hermes("", {"", {}});
   hermes("  ", {"  ", {}});
   // Cut by max_tokens.
@@ -88,6 +91,8 @@ TEST(ToolCalls, OfLlamaAreTheWholeText) {
   llama("The answer is {\"name\": 1}", {"The answer is {\"name\": 1}", {}});
   llama("{\"answer\": 42}", {"{\"answer\": 42}", {}});
   llama("<|python", {"<|python", {}});
+  llama("<|python_tag|>", {"<|python_tag|>", {}});
+  llama("<|python_tag|>print(5)", {"<|python_tag|>print(5)", {}});
 }
 
 TEST(ToolCalls, OfMistralAreAListOrNamed) {
@@ -99,6 +104,9 @@ TEST(ToolCalls, OfMistralAreAListOrNamed) {
   mistral("[TOOL_CALLS]f{\"a\": 1}[TOOL_CALLS]g[ARGS]{\"b\": 2}",
           {"", {{"f", "{\"a\": 1}"}, {"g", "{\"b\": 2}"}}});
   mistral("[a list, [TOOL", {"[a list, [TOOL", {}});
+  mistral("[TOOL_CALLS]", {"[TOOL_CALLS]", {}});
+  mistral("[TOOL_CALLS] [", {"[TOOL_CALLS] [", {}});
+  mistral("[TOOL_CALLS] [5]", {"[TOOL_CALLS] [5]", {}});
 }
 
 // ---- what requests say ----------------------------------------------------------------------------------
