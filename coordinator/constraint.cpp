@@ -68,7 +68,7 @@ bool Constraint::add_mask(int32_t row, RoundMasks& out) {
     const bool is_only = set.form == TokenSet::Form::kOnly;
     if (is_only && set.ids.size() == 1) only_ = set.ids.front();
     if (is_only && set.ids.empty())
-      allowed = unavailable("the grammar allows no token of this vocabulary behind the text so far");
+      allowed = invalid_argument("the grammar allows no token of this vocabulary behind the text so far");
   }
   if (!allowed.ok() && row == 0 && status_.ok()) status_ = allowed;
   if (set.is_all()) return true;

@@ -69,6 +69,7 @@ struct Finish {
   FinishReason reason = FinishReason::kStop;
   Status error;  // not ok exactly when reason is kError
   RequestMetrics metrics;
+  std::string stop = {};  // the stop text before which it ended; empty: it ended otherwise
 };
 
 // One verified round, for traces and logs.

@@ -130,8 +130,12 @@ void Protocol::finish(LiveRequest& live, FinishReason reason, Status error, Turn
     totals_.generation_lengths.add(live.sequence.emitted());
   }
   if (live.metrics.first_token_at) totals_.ttft.add(*live.metrics.first_token_at - live.metrics.submitted_at);
-  turn.add(
-      Finish{.request = live.id(), .reason = reason, .error = std::move(error), .metrics = live.metrics});
+  const bool at_stop = reason == FinishReason::kStop && live.text;
+  turn.add(Finish{.request = live.id(),
+                  .reason = reason,
+                  .error = std::move(error),
+                  .metrics = live.metrics,
+                  .stop = at_stop ? live.text->matched() : std::string()});
 }
 
 }  // namespace outrider

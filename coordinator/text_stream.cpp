@@ -19,11 +19,18 @@ size_t StopMatcher::held_length() const {
   return held;
 }
 
-std::string StopMatcher::append(std::string_view piece) {
+std::string StopMatcher::append(std::string_view piece, bool may_stop) {
   if (stopped_) return {};
+  const size_t before = pending_.size();
   pending_ += piece;
   size_t match = std::string::npos;
-  for (const std::string& stop : stops_) match = std::min(match, pending_.find(stop));
+  for (const std::string& stop : stops_) {
+    // What ended earlier did not count.
+    const size_t at = may_stop ? pending_.find(stop, before - std::min(before, stop.size() - 1)) : match;
+    if (at >= match) continue;
+    match = at;
+    matched_ = stop;
+  }
   stopped_ = match != std::string::npos;
   const size_t shown = stopped_ ? match : pending_.size() - held_length();
   std::string text = pending_.substr(0, shown);
@@ -40,16 +47,17 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::span<const TokenId> prom
   (void)decoder_.flush();
 }
 
-std::string TextStream::append(TokenId id) {
+std::string TextStream::append(TokenId id, bool may_stop) {
+  may_stop_ = may_stop;
   if (std::find(shown_.begin(), shown_.end(), id) == shown_.end())
-    return matcher_.append(decoder_.append(id));
+    return matcher_.append(decoder_.append(id), may_stop);
   std::string text = decoder_.flush();
   text += tokenizer_.token(id);
-  return matcher_.append(text);
+  return matcher_.append(text, may_stop);
 }
 
 std::string TextStream::flush() {
-  std::string text = matcher_.append(decoder_.flush());
+  std::string text = matcher_.append(decoder_.flush(), may_stop_);
   return text + matcher_.flush();
 }
 

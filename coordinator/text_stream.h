@@ -15,16 +15,18 @@ namespace outrider {
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops);
-  // What may be shown now. After a match it ends before the stop string, and nothing more comes.
-  std::string append(std::string_view piece);
+  // What may be shown now. After a match it ends before the stop string, and nothing more comes. `may_stop`:
+  // a stop string that ends in this piece counts.
+  std::string append(std::string_view piece, bool may_stop = true);
   std::string flush();  // what was held back, when no more text will come
   bool stopped() const { return stopped_; }
+  const std::string& matched() const { return matched_; }  // empty: none
 
  private:
   size_t held_length() const;
 
   std::vector<std::string> stops_;
-  std::string pending_;
+  std::string pending_, matched_;
   bool stopped_ = false;
 };
 
@@ -34,15 +36,18 @@ class TextStream {
   // `shown`: special tokens that are written out.
   TextStream(const Tokenizer& tokenizer, std::span<const TokenId> prompt, std::vector<std::string> stops,
              std::vector<TokenId> shown = {});
-  std::string append(TokenId id);
+  // `may_stop`: as StopMatcher's, of what can be shown because of this token.
+  std::string append(TokenId id, bool may_stop = true);
   std::string flush();
   bool stopped() const { return matcher_.stopped(); }
+  const std::string& matched() const { return matcher_.matched(); }
 
  private:
   const Tokenizer& tokenizer_;
   StreamDecoder decoder_;
   StopMatcher matcher_;
   std::vector<TokenId> shown_;
+  bool may_stop_ = true;  // as it was told last
 };
 
 }  // namespace outrider

@@ -7,6 +7,12 @@ namespace outrider {
 
 namespace {
 
+// min_tokens. SamplingParams counts the prompt, too, where there are tokens that it forbids.
+int32_t least_tokens(const Request& request, int32_t prompt_length) {
+  const SamplingParams& sampling = request.sampling;
+  return sampling.ends.empty() ? sampling.ends_from : sampling.ends_from - prompt_length;
+}
+
 TokenId accepted_token(const Draft& draft, const Verdict& verdict, size_t i) {
   return draft.ids[verdict.path.empty() ? i : static_cast<size_t>(verdict.path[i])];
 }
@@ -105,27 +111,32 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
     if (live.finished()) return std::nullopt;
     if (live.constraint && !live.constraint->status().ok())
       return End{FinishReason::kError, live.constraint->status()};
-    if (live.constraint && !live.round.masks.masks.empty() && live.round.masks.masks.front().row == 0)
+    // The client's, where its request forbids tokens, too; else the model's: nothing mends either of them.
+    const SamplingParams& asked = live.request.sampling;
+    const bool forbids =
+        !asked.logit_bias.empty() || (!asked.ends.empty() && verdict.base.value() < asked.ends_from);
+    if (live.constraint && forbids && !live.round.masks.masks.empty() &&
+        live.round.masks.masks.front().row == 0)
       return End{FinishReason::kError,
-                 unavailable(fmt::format("at position {} no token that the grammar allows may be drawn: "
-                                         "\"logit_bias\", \"min_tokens\" or logits that are not finite "
-                                         "forbid all of them",
-                                         verdict.base.value()))};
+                 invalid_argument(fmt::format("at position {} no token that the grammar allows may be drawn: "
+                                              "\"logit_bias\", \"min_tokens\" or logits that are not finite "
+                                              "forbid all of them",
+                                              verdict.base.value()))};
     return End{FinishReason::kError,
-               unavailable(fmt::format("the target model gave non-finite logits at position {}",
-                                       verdict.base.value()))};
+               malformed(fmt::format("the target model gave non-finite logits at position {}",
+                                     verdict.base.value()))};
   }
   if (verdict.draft_lost) lose_draft(live, verdict.link_lost);
   live.sequence.target_verified(live.round.drafted(), verdict.accepted_count);
   if (live.finished()) return std::nullopt;
   note_successors(live, verdict);
   const int32_t emitted_before = live.sequence.emitted();
-  const auto reason = commit(live, verdict, turn);
+  auto end = commit(live, verdict, turn);
   const int32_t emitted = live.sequence.emitted() - emitted_before;
   if (!entry.first) teach(live, verdict, emitted, batch_size, turn.now());
   shadows_.compare(live);
   record(entry, verdict, emitted, result, prefills, turn);
-  if (reason) return End{*reason, *reason == FinishReason::kError ? live.constraint->status() : Status()};
+  if (end) return end;
   CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",
         live.sequence.committed(), live.sequence.target.committed);
   live.become(RequestState::kIdle);
@@ -168,43 +179,62 @@ void Verdicts::lose_draft(LiveRequest& live, bool link_lost) {
 
 // Appends accepted tokens and `next` in order, up to the first that ends the request. What lies beyond never
 // existed.
-std::optional<FinishReason> Verdicts::commit(LiveRequest& live, Verdict& verdict, Turn& turn) {
+std::optional<Verdicts::End> Verdicts::commit(LiveRequest& live, Verdict& verdict, Turn& turn) {
   std::vector<TokenId> tokens;
   for (size_t i = 0; i < static_cast<size_t>(verdict.accepted_count); ++i)
     tokens.push_back(accepted_token(live.round.draft, verdict, i));
   tokens.push_back(verdict.next);
   if (verdict.accepted_count < live.round.drafted()) live.sequence.bump_epoch();
   Emit emit{.request = live.id(), .ids = {}, .logprobs = {}, .text = {}};
-  std::optional<FinishReason> reason;
-  for (size_t i = 0; i < tokens.size() && !reason; ++i) {
+  std::optional<End> end;
+  for (size_t i = 0; i < tokens.size() && !end; ++i) {
     if (live.constraint && !live.constraint->commit(tokens[i])) {
-      reason = FinishReason::kError;
+      end = End{FinishReason::kError, live.constraint->status()};
       break;
     }
     live.sequence.append(tokens[i]);
     emit.ids.push_back(tokens[i]);
     if (!verdict.logprobs.empty()) emit.logprobs.push_back(std::move(verdict.logprobs[i]));
-    if (live.text) emit.text += live.text->append(tokens[i]);
-    reason = reason_to_finish(live, tokens[i]);
+    if (ends_request(live, tokens[i])) {  // and is no part of the text
+      end = End{FinishReason::kStop, {}};
+      break;
+    }
+    if (live.text)
+      emit.text += live.text->append(
+          tokens[i], live.sequence.emitted() > least_tokens(live.request, live.sequence.prompt_length()));
+    end = end_behind(live);
   }
-  if (reason && live.text && !live.text->stopped()) emit.text += live.text->flush();
+  if (end && live.text && !live.text->stopped()) emit.text += live.text->flush();
   live.metrics.tokens_emitted(static_cast<int32_t>(emit.ids.size()), turn.now());
   turn.add(std::move(emit));
-  return reason;
+  return end;
 }
 
 bool Verdicts::ends_text(TokenId id) const {
   return std::find(options_.eos_ids.begin(), options_.eos_ids.end(), id) != options_.eos_ids.end();
 }
 
-std::optional<FinishReason> Verdicts::reason_to_finish(const LiveRequest& live, TokenId last) const {
-  if (!live.request.ignore_eos && ends_text(last)) return FinishReason::kStop;
+bool Verdicts::ends_request(const LiveRequest& live, TokenId id) const {
   const auto& stop_ids = live.request.stop_ids;
-  if (std::find(stop_ids.begin(), stop_ids.end(), last) != stop_ids.end()) return FinishReason::kStop;
-  if (live.text && live.text->stopped()) return FinishReason::kStop;
-  if (live.constraint && live.constraint->is_over()) return FinishReason::kStop;
-  if (live.sequence.emitted() >= live.request.max_tokens) return FinishReason::kLength;
-  if (live.sequence.committed() >= target_.max_context()) return FinishReason::kLength;
+  return (!live.request.ignore_eos && ends_text(id)) ||
+         std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
+}
+
+// Behind a token that does not end it by itself.
+std::optional<Verdicts::End> Verdicts::end_behind(const LiveRequest& live) const {
+  const int32_t emitted = live.sequence.emitted();
+  if (live.text && live.text->stopped()) return End{FinishReason::kStop, {}};
+  if (live.constraint && live.constraint->is_over()) {
+    const int32_t least = least_tokens(live.request, live.sequence.prompt_length());
+    if (emitted >= least) return End{FinishReason::kStop, {}};
+    return End{
+        FinishReason::kError,
+        invalid_argument(fmt::format(
+            "\"min_tokens\" {}: nothing can follow the text that its form allows, which ends after {} tokens",
+            least, emitted))};
+  }
+  if (emitted >= live.request.max_tokens) return End{FinishReason::kLength, {}};
+  if (live.sequence.committed() >= target_.max_context()) return End{FinishReason::kLength, {}};
   return std::nullopt;
 }
 

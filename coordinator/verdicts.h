@@ -38,8 +38,9 @@ class Verdicts {
   Status check(const PositionLogprobs& at, TokenId token, int32_t most) const;
   void note_successors(LiveRequest& live, const Verdict& verdict);
   void lose_draft(LiveRequest& live, bool link_lost);
-  std::optional<FinishReason> commit(LiveRequest& live, Verdict& verdict, Turn& turn);
-  std::optional<FinishReason> reason_to_finish(const LiveRequest& live, TokenId last) const;
+  std::optional<End> commit(LiveRequest& live, Verdict& verdict, Turn& turn);
+  bool ends_request(const LiveRequest& live, TokenId id) const;
+  std::optional<End> end_behind(const LiveRequest& live) const;
   void teach(LiveRequest& live, const Verdict& verdict, int32_t emitted, int32_t batch_size,
              Clock::time_point now);
   void count_place(const LiveRequest& live);

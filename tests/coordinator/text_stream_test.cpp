@@ -55,12 +55,30 @@ TEST(StopMatcher, TheEarliestOfSeveralWins) {
   const Shown shown = show({"yz", "cd"}, {"abc", "d yz"});
   EXPECT_EQ(shown.text, "ab");
   EXPECT_TRUE(shown.stopped);
+  StopMatcher matcher({"yz", "cd"});
+  EXPECT_EQ(matcher.append("abcd yz"), "ab");
+  EXPECT_EQ(matcher.matched(), "cd");
 }
 
 TEST(StopMatcher, OverlappingBeginnings) {
   EXPECT_EQ(show({"aab"}, {"a", "a", "a", "b"}).text, "a");
   EXPECT_EQ(show({"abab"}, {"aba", "cabab"}).text, "abac");
   EXPECT_EQ(show({"\n\n"}, {"x\n", "y\n", "\n"}).text, "x\ny");
+}
+
+// min_tokens: a stop string counts from the piece on that it may end in, wherever it began.
+TEST(StopMatcher, WhatEndsTooEarlyIsText) {
+  StopMatcher matcher({"END", "N"});
+  EXPECT_EQ(matcher.append("xENDN", false), "xENDN");
+  EXPECT_EQ(matcher.append("yEN", false), "y");
+  EXPECT_EQ(matcher.append("D", true), "");
+  EXPECT_TRUE(matcher.stopped());
+  EXPECT_EQ(matcher.matched(), "END") << "the N in it came too early";
+
+  StopMatcher other({"END", "N"});
+  EXPECT_EQ(other.append("EN", false), "");
+  EXPECT_EQ(other.append("xN", true), "ENx");
+  EXPECT_EQ(other.matched(), "N");
 }
 
 // Whatever the pieces: the text before the first stop string, and never a character of it early.

@@ -73,7 +73,19 @@ namespace {
 constexpr const char* kDefaultLibrary = "libllguidance.so";
 constexpr size_t kShownBytes = 600;  // of an error
 
-std::string shown(const char* error) { return printable(error ? error : "no reason was given", kShownBytes); }
+// On one line, whose parts stood on lines of their own.
+std::string shown(const char* error) {
+  std::string text;
+  for (std::string_view left = error ? error : "no reason was given"; !left.empty();) {
+    const std::string_view line = left.substr(0, left.find('\n'));
+    left.remove_prefix(std::min(line.size() + 1, left.size()));
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string_view::npos) continue;
+    if (!text.empty()) text += ' ';
+    text += line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
+  }
+  return printable(text, kShownBytes);
+}
 
 template <class Function>
 void find(void* library, const char* name, Function& to, std::string& missing) {
@@ -127,7 +139,7 @@ class Matcher final : public TokenMatcher {
 
  private:
   Status error() {
-    return unavailable("the grammar's library gave up: " + shown(f_.get_error(matcher_.get())));
+    return unsupported("the grammar's library gave up: " + shown(f_.get_error(matcher_.get())));
   }
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
