@@ -42,6 +42,8 @@ class CoordinatorEngine final : public Engine {
 
   // For the one coordinator that this engine will serve.
   CoordinatorCallbacks callbacks();
+  // What is waited for before serve() is called, for those who ask.
+  void wait_for(std::string who) { become(EngineState::kLoading, std::move(who)); }
   // Takes requests until `asked_to_drain`, which is called here. Then those that are open are finished, or
   // cancelled after `drain_limit`. An error: the target group is gone, and every request was told.
   Status serve(Coordinator& coordinator, const std::function<bool()>& asked_to_drain,

@@ -44,7 +44,8 @@ enum class EngineState : uint8_t {
 
 struct EngineStatus {
   EngineState state = EngineState::kLoading;
-  std::string reason;  // with kNoTarget and kFailed: why, and what to look at
+  // With kNoTarget and kFailed: why, and what to look at. With kLoading: who has to join; empty: nobody.
+  std::string reason;
 };
 
 // What /metrics tells; a consistent copy.

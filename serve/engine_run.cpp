@@ -75,6 +75,8 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
                                     run.engine.callbacks(), run.files.trace.empty() ? nullptr : &trace));
   const int waits_for =
       cluster.pool.listen.empty() ? workers : cluster.pool.wait_for_draft_workers.value_or(workers);
+  if (cluster.targets_join())
+    run.engine.wait_for("waits for a target group, or draft workers, to join (--listen-targets)");
   const Status ready = wait_until_ready(*coordinator, static_cast<size_t>(waits_for),
                                         std::chrono::seconds(cluster.models.startup_timeout_s),
                                         [&] { return local ? local->error() : Status(); });

@@ -98,6 +98,7 @@ int run_serve(const ServeOptions& options) {
   }
   // mpirun passes signals on to every rank; the others serve until the coordinator has drained.
   if (!MpiCluster::is_first()) note_first_signal();
+  if (!MpiCluster::launched()) leave_at_first_signal();  // until it is ready, and has something to drain
   return run_coordinator(options.cluster,
                          [&options](const ClusterSettings& cluster, const Preparation& prepared,
                                     MpiCluster* mpi) { return coordinate(options, cluster, prepared, mpi); });

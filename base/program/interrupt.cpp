@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 
+#include "base/program/exit_codes.h"
 #include "base/program/temporary_file.h"
 
 namespace outrider {
@@ -16,11 +18,18 @@ extern "C" void note_signal(int signal) {
   remove_temporary_file_on_signals();
 }
 
+extern "C" void leave(int) { std::_Exit(kExitOk); }
+
 }  // namespace
 
 void note_first_signal() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
     if (std::signal(signal, note_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
+}
+
+void leave_at_first_signal() {
+  for (const int signal : {SIGINT, SIGTERM})
+    if (std::signal(signal, leave) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
 }
 
 int noted_signal() { return noted; }
