@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/json_text.h"
 #include "requests/request_fields.h"
 #include "transformer/files/json_file.h"
@@ -59,6 +62,19 @@ Result<nlohmann::ordered_json> take_tool_calls(const json& list) {
   return calls;
 }
 
+constexpr std::array<std::string_view, 7> kOfMessages = {"role",         "content", "name", "tool_calls",
+                                                         "tool_call_id", "refusal", "audio"};
+constexpr std::array<const char*, 2> kThoughts = {"reasoning_content", "reasoning"};
+
+bool is_of_messages(std::string_view key) {
+  return std::find(kOfMessages.begin(), kOfMessages.end(), key) != kOfMessages.end();
+}
+
+// Of a message that a server answered with, and that comes back as it was.
+bool is_of_answers(std::string_view key) {
+  return key == "annotations" || std::find(kThoughts.begin(), kThoughts.end(), key) != kThoughts.end();
+}
+
 Result<std::vector<ChatMessage>> take_messages(const json& list) {
   constexpr const char* kForm = "\"messages\" must be a list of {role, content}";
   std::vector<ChatMessage> messages;
@@ -73,13 +89,21 @@ Result<std::vector<ChatMessage>> take_messages(const json& list) {
         (content && !content->is_string() && !content->is_array()))
       return invalid_argument(fmt::format("{}, both texts", kForm));
     if (name && !name->is_string()) return invalid_argument("\"messages\": a \"name\" must be a text");
+    const bool is_answer = *role == "assistant";
     for (const auto& [key, value] : m.items())
-      if (key != "role" && key != "content" && key != "name" && key != "tool_calls" &&
-          key != "tool_call_id" && !(key == "refusal" || key == "audio" || value.is_null()))
+      if (!value.is_null() && !is_of_messages(key) && !(is_answer && is_of_answers(key)))
         return unsupported(fmt::format("\"messages\": \"{}\" of a message is not understood; leave it out",
                                        key.substr(0, 40)));
     ChatMessage message{role->get<std::string>(), {}};
     if (name) message.name = name->get<std::string>();
+    // Templates may print what a model thought before it called a tool.
+    for (const char* key : kThoughts) {
+      const json* const thought = find_field(m, key);
+      if (!thought || !is_answer) continue;
+      if (!thought->is_string())
+        return invalid_argument(fmt::format("\"messages\": a \"{}\" must be a text", key));
+      message.fields[key] = *thought;
+    }
     if (const json* const id = find_field(m, "tool_call_id")) {
       if (!id->is_string()) return invalid_argument("\"messages\": a \"tool_call_id\" must be a text");
       message.fields["tool_call_id"] = *id;

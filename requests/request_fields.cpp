@@ -101,6 +101,13 @@ Status take_stop_ids(const json& object, std::vector<TokenId>& stop) {
   return {};
 }
 
+// -1, as other servers take it, is a seed that is left out.
+Status take_seed(const json& object, uint64_t& seed) {
+  const json* const at = find_field(object, "seed");
+  const bool is_left_out = at && at->is_number_integer() && !at->is_number_unsigned() && *at == -1;
+  return is_left_out ? Status() : take(object, "seed", seed);
+}
+
 Status take_drafting(const json& object, RequestParams& to) {
   const bool has_length = find_field(object, "num_speculative_tokens") != nullptr;
   if (has_length && find_field(object, "gamma_policy"))
@@ -115,7 +122,7 @@ Status take_drafting(const json& object, RequestParams& to) {
 }  // namespace
 
 Status take_sampling(const json& object, RequestParams& to) {
-  RETURN_IF_ERROR(take(object, "seed", to.seed));
+  RETURN_IF_ERROR(take_seed(object, to.seed));
   RETURN_IF_ERROR(take(object, "max_tokens", to.max_tokens));
   RETURN_IF_ERROR(take(object, "temperature", to.temperature));
   RETURN_IF_ERROR(take(object, "top_k", to.top_k));

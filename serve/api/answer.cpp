@@ -52,7 +52,7 @@ ApiError engine_error(const Status& status) {
       return {.status = 504, .message = status.message(), .code = "deadline_exceeded"};
     case StatusCode::kInvalidArgument:
     case StatusCode::kUnsupported:
-      return {.status = 400, .message = status.message()};
+      return {.status = 400, .message = status.message(), .param = param_of(status.message())};
     default:
       return {.status = 500, .message = status.message()};
   }
@@ -167,6 +167,7 @@ void ApiAnswer::finished(size_t index, const Finish& finish) {
     return fail({.status = 503, .message = "the server stops, and did not wait for this text to end"});
   ApiChoice& choice = state_.choices[index];
   choice.reason = state_.request.is_scored_only ? FinishReason::kLength : finish.reason;
+  choice.stop = finish.stop;
   choice.metrics = finish.metrics;
   ++finished_;
   if (state_.request.stream) {

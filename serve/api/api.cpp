@@ -27,13 +27,6 @@ using nlohmann::json;
 
 constexpr const char* kJson = "application/json";
 
-// The field that an error is about stands in quotes.
-std::string param_of(const std::string& message) {
-  const size_t begin = message.find('"');
-  const size_t end = begin == std::string::npos ? begin : message.find('"', begin + 1);
-  return end == std::string::npos ? "" : message.substr(begin + 1, end - begin - 1);
-}
-
 // What is wrong with a request, before the engine has seen it.
 ApiError request_error(const Status& status) {
   if (status.code() == StatusCode::kNotFound)
@@ -53,6 +46,10 @@ uint64_t random_seed() {
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+std::string loading(const EngineStatus& status) {
+  return status.reason.empty() ? "Loading model" : status.reason;
 }
 
 // Who takes turns with others: clients behind one proxy differ by their keys, also where none is needed.
@@ -220,7 +217,7 @@ bool ServedApi::is_healthy(const Shared& reply) const {
     case EngineState::kReady:
       return true;
     case EngineState::kLoading:
-      return refuse("Loading model", "loading");
+      return refuse(loading(status), "loading");
     case EngineState::kDraining:
       return refuse("the server stops", "draining");
     case EngineState::kNoTarget:
@@ -236,10 +233,15 @@ void ServedApi::health(const HttpRequest&, const Shared& reply) {
   if (!is_healthy(reply)) return;
   const EngineNumbers numbers = engine_.numbers();
   const int64_t workers = numbers.draft_workers, groups = numbers.overview.groups_here();
+  const auto is_left_alone = [](const WorkerOverview& worker) {
+    return worker.state == WorkerOverview::State::kLeftAlone;
+  };
+  const int64_t left_alone =
+      std::count_if(numbers.overview.workers.begin(), numbers.overview.workers.end(), is_left_alone);
   send(*reply, json{{"status", "ok"},
                     {"draft_workers", workers},
                     {"target_groups", groups},
-                    {"degraded", groups == 0 || (options_.cluster.speculates() && workers == 0)}});
+                    {"degraded", groups == 0 || (options_.cluster.speculates() && workers <= left_alone)}});
 }
 
 // Whether a request that comes now has somebody to compute it: for those who spread requests over servers.
@@ -366,7 +368,7 @@ Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::st
 // What may have to be compiled does not hold up the others.
 void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared& reply) {
   if (const EngineStatus status = engine_.status(); status.state == EngineState::kLoading)
-    return send_error(*reply, {.status = 503, .message = "Loading model", .code = "loading"},
+    return send_error(*reply, {.status = 503, .message = loading(status), .code = "loading"},
                       {{"Retry-After", "5"}});
   auto body = read_body(request.body);
   if (!body.ok()) return send_error(*reply, request_error(body.status()));

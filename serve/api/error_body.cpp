@@ -29,8 +29,15 @@ nlohmann::json text_or_null(const std::string& text) {
 
 }  // namespace
 
+std::string param_of(const std::string& message) {
+  const size_t begin = message.find('"');
+  const size_t end = begin == std::string::npos ? begin : message.find('"', begin + 1);
+  return end == std::string::npos ? "" : message.substr(begin + 1, end - begin - 1);
+}
+
 std::string error_body(const ApiError& error) {
-  return json_text(nlohmann::json{{"error",
+  return json_text(nlohmann::json{{"type", "error"},
+                                  {"error",
                                    {{"message", error.message},
                                     {"type", error_type(error.status)},
                                     {"param", text_or_null(error.param)},

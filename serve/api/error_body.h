@@ -13,7 +13,11 @@ struct ApiError {
   std::string code;   // "model_not_found"; empty: null
 };
 
-// {"error": {"message", "type", "param", "code"}}; the type follows from the status. Valid UTF-8.
+// The field that a message is about, which stands in quotes; empty: none.
+std::string param_of(const std::string& message);
+
+// {"type": "error", "error": {"message", "type", "param", "code"}}; the inner type follows from the status,
+// the outer one is what Anthropic's clients look for. Valid UTF-8.
 std::string error_body(const ApiError& error);
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "requests/asked_form.h"
 #include "requests/conversation.h"
 #include "requests/request_fields.h"
 
@@ -20,6 +21,12 @@ constexpr std::array<std::string_view, 9> kCommon = {
 constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
 // Beside kChatFields.
 constexpr std::array<std::string_view, 2> kChatOnly = {"max_completion_tokens", "top_logprobs"};
+// Read elsewhere, and named here for those who misspell them.
+constexpr std::array<std::string_view, 2> kTools = {"tools", "tool_choice"};
+constexpr std::array<std::string_view, 5> kMessagesOnly = {"messages", "system", "stop_sequences", "thinking",
+                                                           "output_config"};
+constexpr std::array<std::string_view, 8> kResponsesOnly = {
+    "input", "instructions", "max_output_tokens", "text", "truncation", "include", "background", "reasoning"};
 
 // They change no text.
 constexpr std::array<std::string_view, 8> kHarmless = {
@@ -68,23 +75,46 @@ Status check_neutral(const Neutral& field, const json& value) {
   return unsupported(fmt::format("\"{}\" is not supported; {}", field.key, remedy));
 }
 
+using FieldNames = std::vector<std::string_view>;
+
+template <class... Lists>
+FieldNames joined(const Lists&... lists) {
+  FieldNames all;
+  (all.insert(all.end(), lists.begin(), lists.end()), ...);
+  return all;
+}
+
+FieldNames accepted(ApiKind kind) {
+  return kind == ApiKind::kCompletion ? joined(kSamplingFields, kCommon, kCompletionOnly)
+                                      : joined(kSamplingFields, kCommon, kChatFields, kChatOnly);
+}
+
+// What a client of this endpoint may have meant.
+FieldNames meant(ApiKind kind) {
+  const FieldNames all = joined(accepted(kind), kFormFields, kHarmless);
+  switch (kind) {
+    case ApiKind::kCompletion:
+      return all;
+    case ApiKind::kChat:
+      return joined(all, kTools);
+    case ApiKind::kMessages:
+      return joined(kSamplingFields, kFormFields, kHarmless, kTools, kMessagesOnly);
+    case ApiKind::kResponses:
+      return joined(kSamplingFields, kFormFields, kHarmless, kTools, kResponsesOnly);
+  }
+  return all;
+}
+
 }  // namespace
 
 Status check_fields(ApiKind kind, const json& body) {
-  std::vector<std::string_view> known(kSamplingFields.begin(), kSamplingFields.end());
-  const auto add = [&](const auto& more) { known.insert(known.end(), more.begin(), more.end()); };
-  add(kCommon);
-  if (kind == ApiKind::kChat) {
-    add(kChatFields);
-    add(kChatOnly);
-  } else {
-    add(kCompletionOnly);
-  }
+  const FieldNames known = accepted(kind);
   for (const auto& [key, value] : body.items()) {
     if (value.is_null() || holds(known, key) || holds(kHarmless, key)) continue;
     const auto neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),
                                       [&](const Neutral& field) { return field.key == key; });
-    RETURN_IF_ERROR(neutral != std::end(kNeutral) ? check_neutral(*neutral, value) : unknown_key(known, key));
+    RETURN_IF_ERROR(neutral != std::end(kNeutral) ? check_neutral(*neutral, value)
+                                                  : unknown_key(meant(kind), key));
   }
   return {};
 }

@@ -8,7 +8,8 @@
 
 namespace outrider {
 
-// Every field is honoured, changes nothing, or is refused by name: none is ignored in silence.
+// Every field is honoured, changes nothing, or is refused by name: none is ignored in silence. The body is
+// without the fields that read_structure() reads; of kinds other than completions it is that of a chat.
 Status check_fields(ApiKind kind, const nlohmann::json& body);
 
 }  // namespace outrider

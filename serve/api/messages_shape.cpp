@@ -28,7 +28,7 @@ class MessagesShape final : public ReplyShape {
     if (!is_open_ && blocks_ == 0) open(reply, {{"type", "text"}, {"text", ""}});
     close(reply);
     say(reply, "message_delta",
-        {{"delta", {{"stop_reason", stop_reason(state_.has_called(0))}, {"stop_sequence", nullptr}}},
+        {{"delta", {{"stop_reason", stop_reason(state_.has_called(0))}, {"stop_sequence", stop_sequence()}}},
          {"usage", usage()}});
   }
   void end(HttpReply& reply) override {
@@ -50,6 +50,7 @@ class MessagesShape final : public ReplyShape {
           {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}});
     }
     json out = message(std::move(content), stop_reason(!all.calls.empty()));
+    out["stop_sequence"] = stop_sequence();
     out["usage"] = usage();
     return out;
   }
@@ -65,7 +66,12 @@ class MessagesShape final : public ReplyShape {
   }
   const char* stop_reason(bool has_called) const {
     if (state_.choices[0].reason == FinishReason::kLength) return "max_tokens";
+    if (!state_.choices[0].stop.empty()) return "stop_sequence";
     return has_called ? "tool_use" : "end_turn";
+  }
+  json stop_sequence() const {
+    const std::string& stop = state_.choices[0].stop;
+    return stop.empty() ? json() : json(stop);
   }
   // Blocks follow each other: a text, then calls.
   void open(HttpReply& reply, json block) {

@@ -3,24 +3,46 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/json_text.h"
 #include "requests/request_fields.h"
+#include "serve/api/request.h"
 
 namespace outrider {
 namespace {
 
 using nlohmann::json;
 
+struct Renamed {
+  const char *own, *of_chats;
+};
+constexpr Renamed kOfMessages[] = {{"stop_sequences", "stop"}};
+constexpr Renamed kOfResponses[] = {{"max_output_tokens", "max_completion_tokens"}, {"input", "messages"}};
+
 void rename(json& body, const char* from, const char* to) {
   if (const json* const value = find_field(body, from)) body[to] = *value;
   body.erase(from);
 }
 
-// Takes the field out where its value asks for nothing; else it stays, to be refused.
-void drop_neutral(json& body, const char* key, const json& values) {
+// A field of which only these values can be honoured: it asks for nothing then, and goes.
+Status drop_neutral(json& body, const char* key, const json& values) {
   const json* const value = find_field(body, key);
-  if (value && std::find(values.begin(), values.end(), *value) != values.end()) body.erase(key);
+  if (!value) return {};
+  if (std::find(values.begin(), values.end(), *value) == values.end())
+    return unsupported(
+        fmt::format("\"{}\" is not supported; leave it out, or send {}", key, json_text(values.front())));
+  body.erase(key);
+  return {};
+}
+
+// Names that chats have for a field of this endpoint, which would be taken for it.
+Status refuse_others(const json& body, std::span<const Renamed> names) {
+  for (const Renamed& name : names)
+    if (find_field(body, name.of_chats))
+      return invalid_argument(
+          fmt::format("there is no key \"{}\" here; did you mean \"{}\"?", name.of_chats, name.own));
+  return {};
 }
 
 Status refuse_choices(const json& body) {
@@ -141,18 +163,20 @@ Status put_first(json& messages, const json* system) {
 Result<json> chat_of_messages(json body) {
   if (!find_field(body, "max_tokens")) return invalid_argument("\"max_tokens\" is missing");
   RETURN_IF_ERROR(refuse_choices(body));
+  RETURN_IF_ERROR(refuse_others(body, kOfMessages));
   if (find_field(body, "messages")) {
     ASSIGN_OR_RETURN(body["messages"], with_calls_apart(body["messages"]));
   }
   if (find_field(body, "messages")) RETURN_IF_ERROR(put_first(body["messages"], find_field(body, "system")));
   body.erase("system");
   rename(body, "stop_sequences", "stop");
-  drop_neutral(body, "thinking", json::array({{{"type", "disabled"}}}));
+  RETURN_IF_ERROR(drop_neutral(body, "thinking", json::array({{{"type", "disabled"}}})));
   return body;
 }
 
 Result<json> chat_of_responses(json body) {
   RETURN_IF_ERROR(refuse_choices(body));
+  RETURN_IF_ERROR(refuse_others(body, kOfResponses));
   const json* const input = find_field(body, "input");
   if (!input) return invalid_argument("\"input\" is missing");
   ASSIGN_OR_RETURN(json messages, messages_of_input(*input));
@@ -161,12 +185,26 @@ Result<json> chat_of_responses(json body) {
   body.erase("instructions");
   body["messages"] = std::move(messages);
   rename(body, "max_output_tokens", "max_completion_tokens");
-  drop_neutral(body, "text", json::array({json::object(), {{"format", {{"type", "text"}}}}}));
-  drop_neutral(body, "truncation", {"disabled", "auto"});
-  drop_neutral(body, "include", json::array({json::array()}));
-  drop_neutral(body, "background", {false});
-  drop_neutral(body, "reasoning", json::array({json::object()}));
+  RETURN_IF_ERROR(
+      drop_neutral(body, "text", json::array({json::object(), {{"format", {{"type", "text"}}}}})));
+  RETURN_IF_ERROR(drop_neutral(body, "truncation", {"disabled"}));
+  RETURN_IF_ERROR(drop_neutral(body, "include", json::array({json::array()})));
+  RETURN_IF_ERROR(drop_neutral(body, "background", {false}));
+  RETURN_IF_ERROR(drop_neutral(body, "reasoning", json::array({json::object()})));
   return body;
+}
+
+Status in_own_names(ApiKind kind, const Status& status) {
+  std::span<const Renamed> names;
+  if (kind == ApiKind::kMessages) names = kOfMessages;
+  if (kind == ApiKind::kResponses) names = kOfResponses;
+  std::string message = status.message();
+  for (const Renamed& name : names) {
+    const std::string from = fmt::format("\"{}\"", name.of_chats), to = fmt::format("\"{}\"", name.own);
+    for (size_t at = message.find(from); at != std::string::npos; at = message.find(from, at + to.size()))
+      message.replace(at, from.size(), to);
+  }
+  return {status.code(), std::move(message)};
 }
 
 }  // namespace outrider

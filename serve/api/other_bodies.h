@@ -8,7 +8,11 @@
 
 namespace outrider {
 
+enum class ApiKind : int;
+
 Result<nlohmann::json> chat_of_messages(nlohmann::json body);
 Result<nlohmann::json> chat_of_responses(nlohmann::json body);
+// What is wrong with such a chat, with the names that fields have in the body it was made of.
+Status in_own_names(ApiKind kind, const Status& status);
 
 }  // namespace outrider

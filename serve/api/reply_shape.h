@@ -25,6 +25,7 @@ struct ApiChoice {
   int64_t text_offset = 0;  // of the next token
   bool has_begun = false;   // something of it was streamed
   FinishReason reason = FinishReason::kStop;
+  std::string stop;  // the stop text before which it ended; empty: none
   RequestMetrics metrics;
   std::optional<ToolCallParser> parser;  // of a stream that may have calls of tools
 };

@@ -206,11 +206,8 @@ Status take_tools(Structure& structure, const RequestBuilder& builder, ApiReques
         "\"tools\": the model's chat template has none, or writes calls in a way that is not known here; "
         "known "
         "are <tool_call> (Hermes, Qwen), Llama 3's JSON and [TOOL_CALLS] (Mistral)");
-  if (auto grammar = tool_grammar(*structure.tools, *out.tools, builder.tokenizer())) {
-    const bool is_required = structure.tools->choice == ToolUse::Choice::kRequired;
-    structure.grammar =
-        AskedGrammar{.spec = std::move(*grammar), .field = is_required ? "tool_choice" : "tools"};
-  }
+  if (auto grammar = tool_grammar(*structure.tools, *out.tools, builder.tokenizer()))
+    structure.grammar = AskedGrammar{.spec = std::move(*grammar), .field = "tools"};
   return {};
 }
 
@@ -228,14 +225,16 @@ Seed seed_of(Seed seed, int choice) {
   return choice == 0 ? seed : Seed{hash_combine(seed.value, static_cast<uint64_t>(choice))};
 }
 
-// Of a completion or a chat, without the fields that `structure` was read from.
-Result<ApiRequest> read_chat_request(ApiKind kind, const json& body, Structure& structure,
+// Of a completion or a chat, without the fields that `structure` was read from. `asked`: as the client wrote
+// it.
+Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure& structure,
                                      const ApiDefaults& defaults, const RequestBuilder& builder) {
-  ApiRequest out{.kind = kind,
+  const ApiKind kind = asked == ApiKind::kCompletion ? asked : ApiKind::kChat;
+  ApiRequest out{.kind = asked,
                  .model = {},
                  .timeout = defaults.timeout,
                  .synthetic_acceptance = defaults.synthetic_acceptance};
-  RETURN_IF_ERROR(check_fields(kind, body));
+  RETURN_IF_ERROR(check_fields(asked, body));
   RETURN_IF_ERROR(read_model(body, defaults.models).status());
   out.model = defaults.models.front();
   RETURN_IF_ERROR(read_stream(body, out));
@@ -327,8 +326,6 @@ Result<std::vector<TokenId>> read_count_tokens(const json& body, std::string_vie
     return unsupported("\"tools\": the model's chat template has none");
   drop_structure(ApiKind::kMessages, rest);
   ASSIGN_OR_RETURN(const json chat, chat_of_messages(std::move(rest)));
-  if (find_field(chat, "thinking"))
-    return unsupported("\"thinking\" is not supported; leave it out, or send {\"type\": \"disabled\"}");
   return read_conversation(chat, builder, structure.tools);
 }
 
@@ -354,14 +351,14 @@ Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDef
     ASSIGN_OR_RETURN(structure, read_structure(kind, written));
     drop_structure(kind, rest);
   }
-  if (kind == ApiKind::kMessages || kind == ApiKind::kResponses) {
-    ASSIGN_OR_RETURN(const json chat, kind == ApiKind::kMessages ? chat_of_messages(std::move(rest))
-                                                                 : chat_of_responses(std::move(rest)));
-    ASSIGN_OR_RETURN(ApiRequest out, read_chat_request(ApiKind::kChat, chat, structure, defaults, builder));
-    out.kind = kind;
-    return out;
-  }
-  return read_chat_request(kind, rest, structure, defaults, builder);
+  if (kind == ApiKind::kCompletion || kind == ApiKind::kChat)
+    return read_chat_request(kind, rest, structure, defaults, builder);
+  ASSIGN_OR_RETURN(const json chat, kind == ApiKind::kMessages ? chat_of_messages(std::move(rest))
+                                                               : chat_of_responses(std::move(rest)));
+  auto out = read_chat_request(kind, chat, structure, defaults, builder);
+  if (!out.ok()) return in_own_names(kind, out.status());
+  if (kind == ApiKind::kResponses) out->sent = std::make_shared<const json>(body);
+  return out;
 }
 
 }  // namespace outrider

@@ -9,6 +9,20 @@ namespace {
 
 using nlohmann::json;
 
+// As they were sent. Others are not (store) or are told as they are (model).
+constexpr const char* kRepeated[] = {"instructions",
+                                     "max_output_tokens",
+                                     "metadata",
+                                     "parallel_tool_calls",
+                                     "temperature",
+                                     "text",
+                                     "tool_choice",
+                                     "tools",
+                                     "top_p",
+                                     "user",
+                                     "safety_identifier",
+                                     "prompt_cache_key"};
+
 class ResponsesShape final : public ReplyShape {
  public:
   using ReplyShape::ReplyShape;
@@ -132,24 +146,31 @@ class ResponsesShape final : public ReplyShape {
     output_.push_back(std::move(done));
   }
   json response(const char* status, json output) const {
-    return {{"id", "resp_" + state_.id},
-            {"object", "response"},
-            {"created_at", state_.created},
-            {"status", status},
-            {"error", nullptr},
-            {"incomplete_details", nullptr},
-            {"instructions", nullptr},
-            {"metadata", json::object()},
-            {"model", state_.request.model},
-            {"output", std::move(output)},
-            {"parallel_tool_calls", true},
-            {"previous_response_id", nullptr},
-            {"store", false},
-            {"text", {{"format", {{"type", "text"}}}}},
-            {"tool_choice", "none"},
-            {"tools", json::array()},
-            {"truncation", "disabled"},
-            {"usage", nullptr}};
+    json out{{"id", "resp_" + state_.id},
+             {"object", "response"},
+             {"created_at", state_.created},
+             {"status", status},
+             {"error", nullptr},
+             {"incomplete_details", nullptr},
+             {"instructions", nullptr},
+             {"max_output_tokens", nullptr},
+             {"metadata", json::object()},
+             {"model", state_.request.model},
+             {"output", std::move(output)},
+             {"parallel_tool_calls", true},
+             {"previous_response_id", nullptr},
+             {"store", false},
+             {"temperature", nullptr},
+             {"text", {{"format", {{"type", "text"}}}}},
+             {"tool_choice", "auto"},
+             {"tools", json::array()},
+             {"top_p", nullptr},
+             {"truncation", "disabled"},
+             {"usage", nullptr}};
+    for (const char* key : kRepeated)
+      if (const auto at = state_.request.sent->find(key); at != state_.request.sent->end() && !at->is_null())
+        out[key] = *at;
+    return out;
   }
   json at_text(json event) const {
     event["item_id"] = "msg_" + state_.id;

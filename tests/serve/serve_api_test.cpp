@@ -178,6 +178,31 @@ TEST_F(ServeApi, MessagesAreTextsOrListsOfTexts) {
     EXPECT_TRUE(error({{"messages", wrong}}, ApiKind::kChat).starts_with("\"messages\"")) << wrong;
 }
 
+// What a server answered with comes back in the next turn of a conversation.
+TEST_F(ServeApi, AnswersComeBackAsTheyWere) {
+  const json user{{"role", "user"}, {"content", "a"}};
+  const json plain{{"role", "assistant"}, {"content", "b"}};
+  json answer = plain;
+  answer.update({{"refusal", nullptr},
+                 {"annotations", json::array()},
+                 {"audio", nullptr},
+                 {"function_call", nullptr},
+                 {"reasoning_content", "I thought"},
+                 {"tool_calls", nullptr}});
+  EXPECT_EQ(read({{"messages", {user, answer, user}}}, ApiKind::kChat).value().requests[0].prompt,
+            read({{"messages", {user, plain, user}}}, ApiKind::kChat).value().requests[0].prompt);
+  json wrong = user;
+  wrong["annotations"] = json::array();
+  EXPECT_NE(error({{"messages", {wrong}}}, ApiKind::kChat).find("annotations"), std::string::npos);
+}
+
+TEST_F(ServeApi, ASeedOfMinusOneIsRandom) {
+  const json body{{"prompt", "a"}, {"seed", -1}};
+  EXPECT_EQ(read(body, ApiKind::kCompletion).value().requests[0].sampling.seed,
+            read({{"prompt", "a"}}, ApiKind::kCompletion).value().requests[0].sampling.seed);
+  EXPECT_TRUE(error({{"prompt", "a"}, {"seed", -2}}, ApiKind::kCompletion).starts_with("\"seed\""));
+}
+
 // Every body with each of its values in turn replaced by one of another type.
 std::vector<json> with_other_types(const json& body) {
   const json flat = body.flatten();
@@ -284,6 +309,16 @@ TEST_F(ServeApi, FieldsAreKnownOrRefusedByName) {
   EXPECT_NE(refusal(ApiKind::kCompletion, {{"top_logprobs", 1}}), "") << "not of completions";
   EXPECT_EQ(refusal(ApiKind::kCompletion, {{"max_token", 1}}),
             "there is no key \"max_token\"; did you mean \"max_tokens\"?");
+  // Forms and tools are read elsewhere, and others by names of their own.
+  const auto meant = [&](ApiKind kind, const char* wrong, const char* right) {
+    EXPECT_EQ(refusal(kind, {{wrong, 1}}),
+              fmt::format("there is no key \"{}\"; did you mean \"{}\"?", wrong, right));
+  };
+  meant(ApiKind::kChat, "respone_format", "response_format");
+  meant(ApiKind::kChat, "tool_chioce", "tool_choice");
+  meant(ApiKind::kCompletion, "guided_jsn", "guided_json");
+  meant(ApiKind::kMessages, "stop_sequence", "stop_sequences");
+  meant(ApiKind::kResponses, "max_output_token", "max_output_tokens");
 }
 
 // Bytes of a character that several tokens share belong to no text alone.
@@ -327,7 +362,8 @@ TEST(ServeFormat, SpeculationCountsRoundsWithDraftsOnly) {
 
 TEST(ServeFormat, ErrorsAreValidJsonWhateverTheyQuote) {
   const json body = json::parse(error_body({.status = 404, .message = "no \"\xff\n", .param = "model"}));
-  EXPECT_EQ(body, (json{{"error",
+  EXPECT_EQ(body, (json{{"type", "error"},
+                        {"error",
                          {{"message", "no \"\xef\xbf\xbd\n"},
                           {"type", "not_found_error"},
                           {"param", "model"},

@@ -180,6 +180,51 @@ TEST_F(ServeClients, TextsEndWhereTheyAreTold) {
             server_->complete(kGreedy)["choices"][0]["text"]);
 }
 
+// As vLLM: it counts and is told among ids, and is no part of the text.
+TEST_F(ServeClients, AStopTokenIsNoPartOfTheText) {
+  const json body = with(kGreedy, {{"max_tokens", 12}, {"return_token_ids", true}});
+  const json ids = server_->complete(body)["choices"][0]["token_ids"];
+  const json one_less = server_->complete(with(body, {{"max_tokens", 7}}))["choices"][0]["text"];
+  for (const json& drafts : {json::object(), json{{"num_speculative_tokens", 0}}}) {
+    const json reply =
+        server_->complete(with(with(body, {{"stop_token_ids", {ids[7]}}, {"min_tokens", 7}}), drafts));
+    const json& choice = reply["choices"][0];
+    ASSERT_EQ(choice["token_ids"], json(std::vector<json>(ids.begin(), ids.begin() + 8)));
+    EXPECT_EQ(choice["text"], one_less);
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    EXPECT_EQ(reply["usage"]["completion_tokens"], 8);
+    HttpClient client = server_->client();
+    client.send(post_text(
+        "/v1/completions",
+        with(with(body, {{"stop_token_ids", {ids[7]}}, {"min_tokens", 7}, {"stream", true}}), drafts)
+            .dump()));
+    EXPECT_EQ(client.head().status, 200);
+    std::string streamed;
+    for (const json& chunk : read_events(client).chunks) streamed += chunk["choices"][0]["text"];
+    EXPECT_EQ(streamed, one_less);
+  }
+}
+
+TEST_F(ServeClients, StopTextsCountBehindMinTokens) {
+  const json body = with(kGreedy, {{"max_tokens", 12}, {"return_token_ids", true}});
+  const json free = server_->complete(body)["choices"][0];
+  const json word = server_->ask("/detokenize", {{"tokens", {free["token_ids"][4]}}})["prompt"];
+  ASSERT_FALSE(word.get<std::string>().empty());
+  const json at_once = server_->complete(with(body, {{"stop", word}}))["choices"][0];
+  ASSERT_EQ(at_once["token_ids"].size(), 5u) << "this test wants a word that nothing before it has";
+  for (const json& drafts : {json::object(), json{{"num_speculative_tokens", 0}}}) {
+    for (const bool ignores : {false, true}) {
+      const json later = server_->complete(with(
+          with(body, {{"stop", word}, {"min_tokens", 10}, {"ignore_eos", ignores}}), drafts))["choices"][0];
+      EXPECT_GE(later["token_ids"].size(), 10u);
+      const std::string begins = at_once["text"].get<std::string>() + word.get<std::string>();
+      EXPECT_TRUE(later["text"].get<std::string>().starts_with(begins)) << later << begins;
+    }
+    const json before = server_->complete(with(with(body, {{"stop", word}, {"min_tokens", 4}}), drafts));
+    EXPECT_EQ(before["choices"][0]["text"], at_once["text"]);
+  }
+}
+
 TEST_F(ServeClients, ParametersThatBreakTheNumbersAreTheClients) {
   for (const auto& [key, value] : {std::pair<const char*, json>{"repetition_penalty", 1e-38},
                                    {"repetition_penalty", 1e38},
@@ -337,6 +382,25 @@ TEST_F(ServeClients, AnthropicsMessages) {
   EXPECT_EQ(streamed, text);
   EXPECT_EQ(types.front(), "message_start");
   EXPECT_EQ(types.back(), "message_stop");
+  EXPECT_TRUE(reply["stop_sequence"].is_null());
+  const std::string stop = text.substr(text.size() / 2, 3);
+  const json ending = with(body, {{"stop_sequences", {"not there", stop}}});
+  const json ended = server_->ask("/v1/messages", ending);
+  EXPECT_EQ(ended["content"][0]["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(ended["stop_reason"], "stop_sequence");
+  EXPECT_EQ(ended["stop_sequence"], stop);
+  json told;
+  HttpClient second = server_->client();
+  second.send(post_text("/v1/messages", with(ending, {{"stream", true}}).dump()));
+  EXPECT_EQ(second.head().status, 200);
+  while (const auto event = second.event())
+    if (const json data = json::parse(*event); data["type"] == "message_delta") told = data["delta"];
+  EXPECT_EQ(told, (json{{"stop_reason", "stop_sequence"}, {"stop_sequence", stop}}));
+
+  const HttpAnswer refused = server_->post("/v1/messages", with(body, {{"stop_sequences", {""}}}));
+  EXPECT_EQ(json::parse(refused.body)["type"], "error");
+  EXPECT_EQ(json::parse(refused.body)["error"]["param"], "stop_sequences") << refused.body;
+  EXPECT_EQ(error(with(body, {{"stop", "x"}}), 400, "/v1/messages")["param"], "stop");
   json without = body;
   without.erase("max_tokens");
   EXPECT_EQ(error(without, 400, "/v1/messages")["param"], "max_tokens");
@@ -371,8 +435,36 @@ TEST_F(ServeClients, OpenAisResponses) {
   }
   EXPECT_EQ(streamed, text);
   EXPECT_EQ(last, "response.incomplete");
-  EXPECT_EQ(error(with(body, {{"previous_response_id", "resp_1"}}), 400, "/v1/responses")["param"],
-            "previous_response_id");
+  const auto param = [&](const json& more) { return error(with(body, more), 400, "/v1/responses")["param"]; };
+  EXPECT_EQ(param({{"previous_response_id", "resp_1"}}), "previous_response_id");
+  EXPECT_EQ(param({{"max_output_tokens", 0}}), "max_output_tokens");
+  EXPECT_EQ(param({{"input", std::string(100'000, 'x')}}), "input");
+  EXPECT_EQ(param({{"messages", json::array()}}), "messages");
+  EXPECT_EQ(param({{"max_completion_tokens", 5}}), "max_completion_tokens");
+  EXPECT_EQ(param({{"truncation", "auto"}}), "truncation");
+  EXPECT_EQ(param({{"background", true}}), "background");
+}
+
+TEST_F(ServeClients, ResponsesTellWhatWasAsked) {
+  const json tools = {{{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}}};
+  const json sent{{"tools", tools},
+                  {"tool_choice", "none"},
+                  {"parallel_tool_calls", false},
+                  {"metadata", {{"a", "b"}}},
+                  {"instructions", "Be brief. "},
+                  {"temperature", 0},
+                  {"top_p", 0.5},
+                  {"max_output_tokens", 3},
+                  {"truncation", "disabled"},
+                  {"text", {{"format", {{"type", "text"}}}}},
+                  {"user", "me"}};
+  const json reply = server_->ask("/v1/responses", with(sent, {{"input", "Once"}}));
+  for (const auto& [key, value] : sent.items()) EXPECT_EQ(reply[key], value) << key;
+  const json silent = server_->ask("/v1/responses", {{"input", "Once"}, {"max_output_tokens", 2}});
+  EXPECT_EQ(silent["tools"], json::array());
+  EXPECT_EQ(silent["tool_choice"], "auto");
+  EXPECT_EQ(silent["parallel_tool_calls"], true);
+  EXPECT_TRUE(silent["instructions"].is_null());
 }
 
 TEST_F(ServeClients, ThePageAndItsNumbers) {

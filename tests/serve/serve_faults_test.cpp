@@ -90,7 +90,7 @@ std::vector<Hostile> hostile_bodies() {
       {"max_tokens", R"({"max_tokens": -1, "prompt": "x"})", "max_tokens"},
       {"max_tokens_zero", R"({"max_tokens": 0, "prompt": "x"})", "max_tokens"},
       {"max_tokens_large", R"({"max_tokens": 4294967296, "prompt": "x"})", "max_tokens"},
-      {"seed", R"({"seed": -1)" + rest, "seed"},
+      {"seed", R"({"seed": -2)" + rest, "seed"},
       {"temperature", R"({"temperature": "hot")" + rest, "temperature"},
       {"temperature_huge", R"({"temperature": 1e39)" + rest, "temperature"},
       {"infinite", R"({"temperature": 1e999)" + rest, ""},
@@ -385,6 +385,45 @@ TEST(ServeFaults, HealthFollowsTheEngine) {
   worker.wait();
   EXPECT_TRUE(until([&] { return json::parse(server.client().get("/health").body)["degraded"] == true; }));
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5) << "at plain speed";
+}
+
+// A worker that hangs is here, and drafts for nobody.
+TEST(ServeFaults, AWorkerThatIsLeftAloneDraftsForNobody) {
+  ServedProgram server(
+      {"--listen", "tcp://127.0.0.1:*", "--wait-for-draft-workers", "1", "--num-speculative-tokens", "4"},
+      ServedProgram::Wait::kNot);
+  ASSERT_TRUE(server.process().says("tcp://127.0.0.1:")) << server.process().err();
+  const TemporaryDirectory directory;
+  BackgroundProcess worker(
+      directory, "worker",
+      {outrider_path(), "draft-worker", "--connect", address_told_by(server), "--draft-model", demo_draft()});
+  ASSERT_TRUE(server.process().says("outrider: serving")) << server.process().err();
+  const auto health = [&] { return json::parse(server.client().get("/health").body); };
+  const auto state = [&] { return json::parse(server.client().get("/status").body)["workers"][0]["state"]; };
+  json longer = kShort;
+  longer["max_tokens"] = 50;
+  server.complete(longer);
+  EXPECT_EQ(health()["degraded"], false);
+  worker.signal(SIGSTOP);
+  ASSERT_TRUE(until([&] {
+    server.complete(longer);
+    return health()["degraded"] == true;
+  }));
+  EXPECT_EQ(health()["draft_workers"], 1);
+  EXPECT_EQ(state(), "left alone");
+  worker.signal(SIGCONT);
+  EXPECT_TRUE(until([&] {
+    server.complete(longer);
+    return health()["degraded"] == false;
+  }));
+}
+
+TEST(ServeFaults, ASigtermBeforeItIsReadyIsNoFailure) {
+  ServedProgram server({"--listen", "tcp://127.0.0.1:*", "--wait-for-draft-workers", "1"},
+                       ServedProgram::Wait::kNot);
+  ASSERT_TRUE(server.process().says("tcp://127.0.0.1:")) << server.process().err();
+  server.process().signal(SIGTERM);
+  EXPECT_EQ(server.process().wait(), 0) << server.process().err();
 }
 
 // A draft whose head has fewer rows than the target's, as a thread of the server and as a process: ids that

@@ -61,6 +61,8 @@ class ServeJoiningGroups : public ::testing::Test {
 TEST_F(ServeJoiningGroups, RequestsWaitForAGroupAndWatchersKnow) {
   serve();
   EXPECT_EQ(status("/health"), 503);
+  const std::string why = server_->client().get("/health").body;
+  EXPECT_NE(why.find("waits for a target group"), std::string::npos) << why;
   EXPECT_EQ(status("/ready"), 503);
   EXPECT_EQ(status("/live"), 200) << "to start it again would help nobody";
   auto first = group("first");

@@ -99,6 +99,10 @@ TEST_F(ServeStructure, SaysWhatIsMissingOrWrong) {
   EXPECT_EQ(refusal({{"structured_outputs", {{"choice", json::array()}}}})["param"], "structured_outputs");
   EXPECT_EQ(refusal({{"structured_outputs", {{"choice", {"a"}}}}, {"ignore_eos", true}})["param"],
             "structured_outputs");
+  const json endless = refusal({{"structured_outputs", {{"choice", {"yes"}}}}, {"min_tokens", 20}});
+  EXPECT_EQ(endless["param"], "min_tokens") << endless;
+  EXPECT_EQ(chat({{"structured_outputs", {{"choice", {"yes"}}}}, {"min_tokens", 1}})[0]["message"]["content"],
+            "yes");
   for (const json& more :
        {json{{"response_format", {{"type", "json_object"}}}}, json{{"structured_outputs", {{"regex", "a"}}}},
         json{{"tools", kTools}, {"tool_choice", "required"}}}) {
