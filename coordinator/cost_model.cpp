@@ -10,6 +10,8 @@ namespace {
 
 constexpr double kForget = 0.98;          // of what was measured, at the next measurement
 constexpr double kPseudoRows[] = {1, 9};  // plain decoding and a usual draft
+constexpr double kMeasuredWeight = 4;     // passes that a target's own measurement is worth
+constexpr double kMostRowPrice = 0.95;    // passes that cost the same for every row have some base
 constexpr double kContextRidge = 1e-3;    // of the context term, relative to its own spread
 constexpr double kMissedPrior = 4;        // passes that found the line right, if passes of as many
                                           // rows differ by so much (a share):
@@ -30,11 +32,33 @@ CostModel::CostModel(const CostPrior& prior)
       pass_watch_(kHiccup, kSpell),
       drafts_(prior.draft_token, prior.relative),
       reading_watch_(kLongReading, kReadingSpell) {
+  believe_prior();
+}
+
+void CostModel::believe_prior() {
+  prior_sums_ = {};
   for (const double n : kPseudoRows)
-    prior_sums_.add(n, 0, prior.base + prior.per_row * n,
-                    prior.weight / static_cast<double>(std::size(kPseudoRows)));
+    prior_sums_.add(n, 0, prior_.base + prior_.per_row * n,
+                    prior_.weight / static_cast<double>(std::size(kPseudoRows)));
   sums_ = prior_sums_;
   refit();
+}
+
+void CostModel::expect_rows(double price) {
+  if (!(price >= 0) || passes_ > 0 || !prior_.relative) return;
+  price = std::min(price, kMostRowPrice);
+  prior_.base = 1 - price;
+  prior_.per_row = price;
+  prior_.weight = kMeasuredWeight;
+  rows_expected_ = true;
+  believe_prior();
+}
+
+// Few rows say nothing of a large batch, whose passes may be bound by something else.
+void CostModel::forget_expected() {
+  prior_ = CostPrior{};
+  rows_expected_ = false;
+  believe_prior();
 }
 
 void CostModel::Sums::add(double rows, double context, double seconds, double weight) {
@@ -60,6 +84,7 @@ void CostModel::Sums::forget() {
 
 void CostModel::observe_verify(int32_t rows, int64_t context, double seconds) {
   if (rows <= 0 || seconds <= 0) return;
+  if (passes_ == 0 && rows_expected_ && rows > kFewExpected) forget_expected();
   Pass pass{.rows = rows, .context = context, .seconds = seconds};
   if (passes_ < static_cast<int64_t>(kFirst)) {
     first_[static_cast<size_t>(passes_)] = pass;
@@ -95,6 +120,9 @@ void CostModel::learn(const Pass& pass) {
 void CostModel::learn_first(std::span<const Pass> first) {
   sums_ = prior_sums_;
   missed_ = {};
+  std::array<double, kFirst> all{};
+  std::transform(first.begin(), first.end(), all.begin(),
+                 [&](const Pass& pass) { return pass.seconds / shape(pass.rows); });
   for (size_t i = 0; i < first.size(); ++i) {
     Pass pass = first[i];
     std::array<double, kFirst> times{};
@@ -103,7 +131,10 @@ void CostModel::learn_first(std::span<const Pass> first) {
       if (2 * other.rows >= pass.rows) times[count++] = other.seconds / shape(other.rows);
     pass.seconds =
         std::min(pass.seconds, kFirstHiccup * lower_median(std::span(times).first(count)) * shape(pass.rows));
-    if (i == 0 && prior_.relative) sums_.scale(pass.seconds / shape(pass.rows));
+    // Where the shape was measured any of them tells the scale, else one that is like plain decoding.
+    if (i == 0 && prior_.relative)
+      sums_.scale(rows_expected_ ? lower_median(std::span(all).first(first.size()))
+                                 : pass.seconds / shape(pass.rows));
     if (!std::exchange(scaled_, true)) set_scale(pass.seconds / shape(pass.rows));
     if (i + 1 == first.size()) {
       see(first[i], verify_seconds(pass.rows, pass.context));

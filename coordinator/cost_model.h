@@ -32,6 +32,12 @@ class CostModel {
  public:
   explicit CostModel(const CostPrior& prior = {});
 
+  // Before the first pass: the target measured what each further row adds to a pass of one row, as a share of
+  // it. Not a number, or negative: it did not.
+  void expect_rows(double price);
+  // What a plain pass of so many sequences takes was measured, if only of few rows: kernels have steps.
+  bool rows_expected(int32_t sequences) const { return rows_expected_ && sequences <= kExpectedRows; }
+
   // One target pass without prefill rows, from plan to result. `context`: summed over its sequences.
   void observe_verify(int32_t rows, int64_t context, double seconds);
   void observe_draft_phase(const DraftPhase& phase) { drafts_.observe(phase, verify_seconds(1, 0)); }
@@ -76,7 +82,7 @@ class CostModel {
   void fill_json(nlohmann::json& out) const;
 
  private:
-  static constexpr int32_t kFewRows = 32;
+  static constexpr int32_t kFewRows = 32, kExpectedRows = 4, kFewExpected = 9;
   static constexpr size_t kFirst = 16;  // passes that are judged together
   struct Pass {
     int32_t rows = 0;
@@ -100,6 +106,8 @@ class CostModel {
     double predicted = 0, measured = 0, absolute_error = 0, rows = 0, context = 0;
   };
 
+  void believe_prior();
+  void forget_expected();
   void see(const Pass& pass, double predicted);
   void learn(const Pass& pass);
   void learn_first(std::span<const Pass> first);
@@ -111,6 +119,7 @@ class CostModel {
 
   CostPrior prior_;
   bool scaled_;  // absolute seconds are known
+  bool rows_expected_ = false;
   Sums prior_sums_, sums_;
   VerifyCost fit_;
   std::array<Pass, kFirst> first_;

@@ -66,6 +66,7 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
                      : ShadowDrafts::tests(live) ? Shadows::kTests
                                                  : Shadows::kCosts,
           .shadow_out = live.link.shadow.has_value(),
+          .local = worker.process() != 0 && worker.process() == options_.process,
           .found = worker.finds_text() && worker.is_without_model() &&
                    !options_.tree.suits(live.request.sampling.rule),
           .reading_seconds =

@@ -13,8 +13,15 @@ constexpr size_t kMaxKinds = 32;
 DrafterKind DrafterCosts::add_kind(uint64_t fingerprint) {
   DrafterKind kind = std::max<uint64_t>(1, fingerprint);
   if (by_kind_.size() >= kMaxKinds && !by_kind_.contains(kind)) kind = 1;
-  by_kind_.try_emplace(kind);
+  const auto [at, is_new] = by_kind_.try_emplace(kind);
+  if (is_new) at->second.expect_rows(row_price_);
   return kind;
+}
+
+void DrafterCosts::expect_rows(double price) {
+  row_price_ = price;
+  all_.expect_rows(price);
+  for (auto& [kind, cost] : by_kind_) cost.expect_rows(price);
 }
 
 void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds, bool beside_shadow) {

@@ -19,6 +19,8 @@ class DrafterCosts {
  public:
   // The kind a worker of this fingerprint counts as; from now on it has costs of its own.
   DrafterKind add_kind(uint64_t fingerprint);
+  // CostModel::expect_rows, of every kind there is and will be.
+  void expect_rows(double price);
 
   const CostModel& all() const { return all_; }
   // One kind alone is all there is to know.
@@ -48,6 +50,7 @@ class DrafterCosts {
   void observe_reading(std::span<const PlannedEntry> planned);
 
   SettledPasses passes_;
+  double row_price_ = kUnknownPrice;
   double longest_pass_ = 0;  // since the newest shadow draft was asked for
   CostModel all_;
   std::map<DrafterKind, CostModel> by_kind_;     // bounded

@@ -28,6 +28,7 @@ class PoolWorker {
   DrafterKind kind() const { return kind_; }
   Generation generation() const { return hello_.generation; }
   int32_t max_context() const { return hello_.model.max_context; }
+  uint64_t process() const { return hello_.process; }
   bool reads_successors() const { return hello_.successors; }
   bool finds_text() const { return hello_.finds_text; }
   bool is_without_model() const { return hello_.model.vocab_size == 0; }  // it looks at texts alone

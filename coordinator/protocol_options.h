@@ -18,8 +18,9 @@ namespace outrider {
 class AcceptanceProcess;
 
 struct ProtocolOptions {
-  int32_t max_num_seqs = 16;                     // running at once in a target group, whose limit also holds
-  int32_t max_queued = 1024;                     // requests waiting; more are refused
+  uint64_t process = 0;       // that it runs in, as in the Hello of those who share it; 0: nobody does
+  int32_t max_num_seqs = 16;  // running at once in a target group, whose limit also holds
+  int32_t max_queued = 1024;  // requests waiting; more are refused
   int64_t max_queued_tokens = int64_t{4} << 20;  // prompt tokens waiting
   int32_t max_rows_per_step =
       512;  // decode, verify and prefill rows of one pass; a quarter is kept for prefill

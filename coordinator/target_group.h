@@ -26,6 +26,7 @@ class TargetGroup {
   void join(PeerId peer, Hello hello) {
     peer_ = peer;
     hello_ = std::move(hello);
+    costs.expect_rows(hello_.row_price);
     own_kind_ = hello_.own_drafter == 0 ? 0 : costs.add_kind(own_fingerprint());
     kv.reset(kv_blocks_of(hello_));
   }

@@ -19,6 +19,34 @@ Status refused(const Welcome& welcome) {
   return invalid_argument("the coordinator refused this drafter: " + welcome.reason);
 }
 
+Status say_hello(Transport& transport, const DraftWorkerOptions& options) {
+  return transport.send(kCoordinatorPeer, Hello{.role = Role::kDraft,
+                                                .generation = options.generation,
+                                                .model = options.info,
+                                                .max_sequences = options.max_sequences,
+                                                .head_fingerprint = options.head_fingerprint,
+                                                .state_head = options.state_head,
+                                                .state_width = options.state_width,
+                                                .successors = options.successors,
+                                                .finds_text = options.finds_text,
+                                                .process = options.process});
+}
+
+// What join_coordinator() returns, if this message says it.
+std::optional<Result<std::optional<Welcome>>> answer_in(Message& message) {
+  if (std::holds_alternative<Shutdown>(message)) return std::optional<Welcome>();
+  auto* welcome = std::get_if<Welcome>(&message);
+  if (!welcome) return std::nullopt;
+  if (!welcome->accepted) return refused(*welcome);
+  if (Status status = check(*welcome); !status.ok()) return status;
+  return std::optional(std::move(*welcome));
+}
+
+Status not_answered(const DraftWorkerOptions& options) {
+  return deadline_exceeded(
+      fmt::format("the coordinator did not answer this drafter within {} ms", options.join_timeout.count()));
+}
+
 }  // namespace
 
 DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOptions options)
@@ -30,29 +58,15 @@ DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOpti
               .state_width = options_.state_width} {}
 
 Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options) {
-  RETURN_IF_ERROR(transport.send(kCoordinatorPeer, Hello{.role = Role::kDraft,
-                                                         .generation = options.generation,
-                                                         .model = options.info,
-                                                         .max_sequences = options.max_sequences,
-                                                         .head_fingerprint = options.head_fingerprint,
-                                                         .state_head = options.state_head,
-                                                         .state_width = options.state_width,
-                                                         .successors = options.successors,
-                                                         .finds_text = options.finds_text}));
+  RETURN_IF_ERROR(say_hello(transport, options));
   const auto deadline = Clock::now() + options.join_timeout;
   while (Clock::now() < deadline) {  // whatever else is said meanwhile
     if (asked_to_leave(options)) return std::optional<Welcome>();
     auto incoming = transport.receive(std::min(deadline, Clock::now() + kLook));
     if (!incoming) continue;
-    if (std::holds_alternative<Shutdown>(incoming->message)) return std::optional<Welcome>();
-    auto* welcome = std::get_if<Welcome>(&incoming->message);
-    if (!welcome) continue;
-    if (!welcome->accepted) return refused(*welcome);
-    RETURN_IF_ERROR(check(*welcome));
-    return std::optional(std::move(*welcome));
+    if (auto answer = answer_in(incoming->message)) return std::move(*answer);
   }
-  return deadline_exceeded(
-      fmt::format("the coordinator did not answer this drafter within {} ms", options.join_timeout.count()));
+  return not_answered(options);
 }
 
 bool rest_at(Transport& transport, std::chrono::milliseconds pause, const DraftWorkerOptions& options) {
@@ -95,22 +109,47 @@ Status DraftWorker::serve() {
 }
 
 bool DraftWorker::turn() {
-  bool more = true;
+  bool more = has_joined();
   while (more && stays()) {
     const auto incoming = transport_.receive(Clock::now());
     if (incoming) handle(incoming->message);
     more = incoming || work();
   }
-  beat();
+  if (!joining_until_) beat();
   return stays();
 }
 
 Status DraftWorker::join() {
-  ASSIGN_OR_RETURN(const auto welcome, join_coordinator(transport_, options_));
-  leaving_ = !welcome;
-  if (welcome) limits_.vocab_size = welcome->target.vocab_size;
+  take(join_coordinator(transport_, options_));
+  return end_;
+}
+
+Status DraftWorker::begin_to_join() {
+  joining_until_ = Clock::now() + options_.join_timeout;
+  return say_hello(transport_, options_);
+}
+
+void DraftWorker::take(Result<std::optional<Welcome>> answer) {
+  joining_until_.reset();
+  end_ = answer.status();
+  if (!end_.ok()) return;
+  leaving_ = !answer->has_value();
+  if (*answer) limits_.vocab_size = (*answer)->target.vocab_size;
   last_sent_ = Clock::now();
-  return {};
+}
+
+// False: there is no answer yet, or it is over.
+bool DraftWorker::has_joined() {
+  while (joining_until_) {
+    auto incoming = transport_.receive(Clock::now());
+    if (!incoming) {
+      if (Clock::now() < *joining_until_) return false;
+      take(not_answered(options_));
+    } else if (auto answer = answer_in(incoming->message)) {
+      take(std::move(*answer));
+    }
+  }
+  return stays();
 }
 
 void DraftWorker::handle(const Message& message) {

@@ -24,6 +24,7 @@ struct DraftWorkerOptions {
   int32_t state_width = 0;                          // of the rows that it reads
   bool successors = false;                          // the drafter learns from TokenSuccessors
   bool finds_text = false;                          // and this: beside its model it finds drafts in the text
+  uint64_t process = 0;                             // for Hello
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
   SliceSender* slices = nullptr;         // to the target's ranks; null: q travels with the draft
@@ -49,9 +50,10 @@ class DraftWorker {
   // Runs until the job ends, for a worker that has joined already.
   Status serve();
 
-  // run() in turns: join(), then turn() while it is true. A turn does all there is to do and does not
-  // wait.
   Status join();
+  // run() in turns: turn() while it is true. A turn does all there is to do, the answer to its hello
+  // included, and does not wait.
+  Status begin_to_join();
   bool turn();
   // Why it ended, when turn() is false: ok if it was told to.
   const Status& end() const { return end_; }
@@ -64,6 +66,8 @@ class DraftWorker {
   bool work();
 
  private:
+  void take(Result<std::optional<Welcome>> answer);
+  bool has_joined();
   void send(const Message& message);
   void send_draft(Draft draft);
   bool scatter(Draft& draft);
@@ -78,7 +82,8 @@ class DraftWorker {
   Transport& transport_;
   DraftWorkerOptions options_;
   MessageLimits limits_;
-  std::vector<DraftAnswer> answers_;  // of one piece of work
+  std::vector<DraftAnswer> answers_;                // of one piece of work
+  std::optional<Clock::time_point> joining_until_;  // there is no answer to its hello yet
   Clock::time_point last_sent_{};
   bool leaving_ = false;
   Status end_;  // not ok: refused, or the coordinator is gone

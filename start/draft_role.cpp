@@ -18,7 +18,7 @@ Result<Pause> serve(DraftWorker worker, Transport& transport, const Lend& lend) 
     RETURN_IF_ERROR(worker.run());
     return worker.rest();
   }
-  RETURN_IF_ERROR(worker.join());
+  RETURN_IF_ERROR(worker.begin_to_join());
   lend(transport, [&] { return worker.turn(); });
   RETURN_IF_ERROR(worker.end());
   return worker.rest();
@@ -32,6 +32,7 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
                                     .max_sequences = settings.models.sequences(),
                                     .successors = settings.models.reads_successors(),
                                     .finds_text = settings.models.finds_text(),
+                                    .process = this_process(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
   std::unique_ptr<Model> own;

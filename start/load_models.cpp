@@ -7,8 +7,10 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <limits>
 
 #include "base/program/progress.h"
+#include "coordinator/held_up.h"
 #include "draft_worker/drafter.h"
 #include "start/device.h"
 #include "start/tree_option.h"
@@ -44,26 +46,44 @@ int target_ranks(const ModelSettings& models) {
   return models.data_parallel_size * models.tensor_parallel_size;
 }
 
-void warm_up(Model& model, Collectives& group) {
-  if (model.device_group()) return;
-  constexpr std::array<size_t, 5> kRows{8, 1, 2, 1, 1};
-  constexpr std::chrono::milliseconds kLongPass{20};  // what is cold is little of it
+float warm_up(Model& model, Collectives& group) {
+  using Nanoseconds = uint64_t;
+  constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
+  constexpr size_t kManyRows = 5;  // a usual draft and one more
+  constexpr size_t kTurns = 10;
+  constexpr Nanoseconds kEnough = 20'000'000;      // a longer pass varies little: one turn will do
+  constexpr Nanoseconds kTooLong = 2'000'000'000;  // nobody waits for more of these
+  const std::vector<TokenId> tokens(kManyRows, TokenId(0));
   const KvHandle sequence = model.kv().create();
-  for (const size_t rows : kRows) {
-    if (model.kv().length(sequence) + static_cast<int64_t>(rows) > model.max_positions()) break;
-    const std::vector<TokenId> tokens(rows, TokenId(0));
-    const BatchSlice slice{.sequence = sequence, .tokens = tokens, .logit_rows = 1};
+  const auto pass = [&](size_t rows) {
+    const BatchSlice slice{.sequence = sequence,
+                           .tokens = std::span(tokens).first(rows),
+                           .logit_rows = static_cast<int64_t>(rows)};
     const auto begun = std::chrono::steady_clock::now();
     const bool done = model.forward({&slice, 1}).ok();
-    uint64_t enough = !done || std::chrono::steady_clock::now() - begun > kLongPass;
-    group.all_reduce_max(std::span(&enough, 1));
-    if (enough) break;
+    const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begun;
+    Nanoseconds slowest = done ? static_cast<Nanoseconds>(time.count()) : kFailed;
+    group.all_reduce_max(std::span(&slowest, 1));
+    model.kv().truncate(sequence, 0);
+    return slowest;
+  };
+  std::array<double, kTurns> ratios{};
+  size_t turns = 0;
+  const bool has_room = model.max_positions() >= int64_t{kManyRows};
+  for (Nanoseconds last = has_room ? pass(kManyRows) : kFailed; last < kTooLong && turns < kTurns;) {
+    const Nanoseconds one = pass(1), many = pass(kManyRows);
+    if (one == kFailed || many == kFailed) break;
+    ratios[turns++] = static_cast<double>(many) / static_cast<double>(one);
+    last = one > kEnough ? kTooLong : many;
   }
   model.kv().release(sequence);
+  if (turns == 0) return kUnknownPrice;
+  const double ratio = lower_median(std::span(ratios).first(turns).last((turns + 1) / 2));
+  return static_cast<float>(std::max(0.0, (ratio - 1) / (kManyRows - 1)));
 }
 
-Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                           RoleThreads threads, Collectives& group, int target_group) {
+Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation& prepared,
+                                 RoleThreads threads, Collectives& group, int target_group) {
   ASSIGN_OR_RETURN(ModelOptions model_opts,
                    model_options(settings.models, prepared, threads, settings.models.max_num_seqs));
   Progress progress("loading target", group.rank() == 0 && target_group == 0 && !settings.quiet);
@@ -77,11 +97,11 @@ Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const P
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  auto model = Model::load(settings.models.model, model_opts, group);
-  if (!model.ok()) return model;
+  LoadedTarget loaded;
+  ASSIGN_OR_RETURN(loaded.model, Model::load(settings.models.model, model_opts, group));
   group.meet();  // ranks do not load equally fast, and passes have a deadline
-  warm_up(**model, group);
-  return model;
+  loaded.row_price = warm_up(*loaded.model, group);
+  return loaded;
 }
 
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,

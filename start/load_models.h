@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/collectives.h"
+#include "comm/messages/joining.h"
 #include "heads/head.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
@@ -23,14 +24,19 @@ int target_ranks(const ModelSettings& models);
 
 // On the host the first passes of a small model take up to six times as long as later ones: memory is touched
 // for the first time, threads and caches are cold. That would be in the first answer's time, and in what the
-// draft length policy takes a pass to cost. So a few are made before a role says that it is ready. Devices do
-// the same while they load. All ranks make the same passes.
-void warm_up(Model& model, Collectives& group);
+// draft length policy takes a pass to cost. So some are made before a role says that it is ready. All ranks
+// make the same passes. What they tell is Hello::row_price, by the slowest rank.
+float warm_up(Model& model, Collectives& group);
+
+struct LoadedTarget {
+  std::unique_ptr<Model> model;
+  float row_price = kUnknownPrice;
+};
 
 // This rank's shard of the target, of the target group with this number, when all ranks have theirs; and the
 // draft model, or this rank's shard of it (draft_ranks.h), which is warmed up if there is but one.
-Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                           RoleThreads threads, Collectives& group, int target_group = 0);
+Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation& prepared,
+                                 RoleThreads threads, Collectives& group, int target_group = 0);
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
                                           RoleThreads threads, Collectives& group);
 

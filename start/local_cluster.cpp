@@ -27,7 +27,8 @@ std::vector<std::unique_ptr<Collectives>> make_group(int ranks) {
 }
 
 // An exception of a loading thread is an error like others.
-Result<std::unique_ptr<Model>> guarded(const std::function<Result<std::unique_ptr<Model>>()>& load) {
+template <class Load>
+auto guarded(Load load) -> decltype(load()) {
   try {
     return load();
   } catch (const std::exception& error) {
@@ -48,27 +49,28 @@ Result<LocalModels> LocalModels::load(const RoleSettings& settings, const Prepar
   LocalModels models{.group = make_group(settings.models.tensor_parallel_size),
                      .single = make_single_collectives()};
   const size_t ranks = models.group.size();
-  std::vector<std::optional<Result<std::unique_ptr<Model>>>> loaded(1 + ranks);  // the first is the draft
+  std::vector<std::optional<Result<LoadedTarget>>> loaded(ranks);
+  std::optional<Result<std::unique_ptr<Model>>> draft;
   run_on_threads(static_cast<int>(1 + ranks), [&](int i) {
-    const auto index = static_cast<size_t>(i);
     if (i > 0) {
-      Collectives& rank = *models.group[index - 1];
+      const auto index = static_cast<size_t>(i) - 1;
+      Collectives& rank = *models.group[index];
       set_thread_role(fmt::format("target/{}", i - 1));
       loaded[index] =
           guarded([&] { return load_target(settings, prepared, target_threads(settings.models), rank); });
       if (!loaded[index]->ok()) rank.abort();  // nobody waits for a rank that is gone
     } else if (settings.models.uses_draft_model() && settings.models.draft_tensor_parallel_size == 1) {
-      loaded[0] = guarded(
+      draft = guarded(
           [&] { return load_draft(settings, prepared, draft_threads(settings.models), *models.single); });
     }
   });
-  for (auto& model : loaded) {
-    if (!model) continue;
-    if (!model->ok()) return model->status();
-    if (&model == &loaded.front())
-      models.draft = std::move(*model).value();
-    else
-      models.target.push_back(std::move(*model).value());
+  if (draft) {
+    ASSIGN_OR_RETURN(models.draft, *std::move(draft));
+  }
+  for (auto& rank : loaded) {
+    if (!rank->ok()) return rank->status();
+    models.row_price = rank->value().row_price;  // the same on every rank
+    models.target.push_back(std::move(rank->value().model));
   }
   ASSIGN_OR_RETURN(models.head, load_whole_head(settings, prepared));
   return models;
@@ -119,9 +121,10 @@ Status LocalCluster::start_target() {
     for (size_t r = 0; r < group.size(); ++r) {
       std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
       Model* const model = models_ ? models_->target[r].get() : nullptr;
-      RETURN_IF_ERROR(start_role([this, g, &rank = *group[r], transport, model] {
+      const float row_price = models_ ? models_->row_price : kUnknownPrice;
+      RETURN_IF_ERROR(start_role([this, g, &rank = *group[r], transport, model, row_price] {
         note(run_target_rank(settings_, prepared_, target_threads(settings_.models), rank, transport.get(),
-                             {model, head_}, lend(Role::kTarget), {}, static_cast<int>(g)));
+                             {model, row_price, head_}, lend(Role::kTarget), {}, static_cast<int>(g)));
       }));
     }
   }
@@ -137,7 +140,7 @@ Status LocalCluster::start_drafter() {
   RETURN_IF_ERROR(start_role([this, transport, model, index, &leader = *group.front()] {
     set_thread_role(fmt::format("draft/{}", index));
     note(run_draft_worker(settings_, prepared_, draft_threads(settings_.models), leader, *transport,
-                          {model, head_}, lend(Role::kDraft)));
+                          {.model = model, .head = head_}, lend(Role::kDraft)));
   }));
   for (size_t r = 1; r < group.size(); ++r)
     RETURN_IF_ERROR(start_role([this, index, r, &rank = *group[r]] {

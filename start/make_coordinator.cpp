@@ -5,6 +5,7 @@
 #include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "start/load_models.h"
+#include "start/roles.h"
 #include "start/tree_option.h"
 
 namespace outrider {
@@ -42,6 +43,7 @@ Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& set
 Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared) {
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
   ProtocolOptions protocol;
+  if (settings.speculation.emulate_link.empty()) protocol.process = this_process();  // else all are far
   protocol.max_num_seqs = settings.models.max_num_seqs;
   protocol.target_groups = settings.models.data_parallel_size;
   protocol.by_priority = settings.models.scheduling_policy == "priority";

@@ -15,6 +15,9 @@ namespace outrider {
 // One life of a worker: a restarted one is told from the one that died.
 Generation new_generation();
 
+// Tells this process from every other.
+uint64_t this_process();
+
 // Gives a role that has joined to the coordinator's thread (InprocHub::lend) until it is told to leave; null:
 // it serves on its own.
 using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
@@ -22,6 +25,7 @@ using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
 // What a role need not load itself.
 struct Loaded {
   Model* model = nullptr;
+  float row_price = kUnknownPrice;  // of a target (LoadedTarget)
   std::shared_ptr<const DraftHead> head;
 };
 

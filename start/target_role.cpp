@@ -116,10 +116,11 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                     OpenSliceDoor door, int target_group, const JoinedLife& life = {}) {
   const IndexRange ids =
       vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
-  std::unique_ptr<Model> own;
+  LoadedTarget own;
   if (!loaded.model) {
     ASSIGN_OR_RETURN(own, load_target(settings, prepared, threads, group, target_group));
-    loaded.model = own.get();
+    loaded.model = own.model.get();
+    loaded.row_price = own.row_price;
   }
   if (!loaded.head) {
     ASSIGN_OR_RETURN(loaded.head, load_draft_head(settings, ids, threads));
@@ -133,6 +134,7 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
   TargetOptions target{.info = prepared.target_info,
                        .max_sequences = settings.models.max_num_seqs,
                        .generation = new_generation(),
+                       .row_price = loaded.row_price,
                        .trees = !tree.shape.is_chain(),
                        .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
   if (life.asked_to_leave) {  // a broken connection ends this life, and the next one begins

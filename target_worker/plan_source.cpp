@@ -35,7 +35,8 @@ Status PlanSource::join(Transport& transport) {
                                        .own_drafter = options_.own_drafter,
                                        .kv_blocks = model_.kv().num_blocks(),
                                        .state_head = options_.state_head,
-                                       .state_width = options_.state_width}));
+                                       .state_width = options_.state_width,
+                                       .row_price = options_.row_price}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   const auto deadline = Clock::now() + kJoinTimeout;
   while (auto incoming = transport.receive(deadline)) {

@@ -17,10 +17,11 @@ namespace outrider {
 class AcceptanceProcess;
 
 struct TargetOptions {
-  ModelInfo info;              // for Hello; max_context and isa are filled in
-  int32_t max_sequences = 16;  // open at once
-  Generation generation{1};    // of this life of the group
-  bool trees = true;           // drafts may be trees
+  ModelInfo info;                   // for Hello; max_context and isa are filled in
+  int32_t max_sequences = 16;       // open at once
+  Generation generation{1};         // of this life of the group
+  float row_price = kUnknownPrice;  // for Hello
+  bool trees = true;                // drafts may be trees
   // Null: verdicts are honest (synthetic_verifier.h). Every rank needs the same process.
   const AcceptanceProcess* synthetic_acceptance = nullptr;
   // Where this rank's slices of q come in; null on all ranks: nowhere. `slices`: those of all, for the

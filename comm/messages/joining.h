@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 18;
+constexpr uint32_t kProtocolVersion = 19;
 
 enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 
@@ -38,6 +38,8 @@ struct SliceDoors {
   std::string public_key, secret_key;  // of all draft workers
 };
 
+constexpr float kUnknownPrice = -1;
+
 // First message of a worker, and again after every reconnect. The version stays the first field: another
 // version's Hello is read as far as that, to be refused in words.
 struct Hello {
@@ -58,6 +60,10 @@ struct Hello {
   bool successors = false;
   // Of a draft worker: it finds drafts in the text, and knows what they are worth (Propose::row_ns).
   bool finds_text = false;
+  // Of a target group: what each further row adds to a pass, as a share of a pass of one row, measured before
+  // it joined. Negative: nobody knows.
+  float row_price = kUnknownPrice;
+  uint64_t process = 0;  // it runs in; 0: another one than the coordinator, as far as that knows
 };
 
 // The answer: either the worker is in, and what it drafts for, or why not. These words every version

@@ -34,6 +34,7 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   self_.early = context.early;
   self_.shadows = context.shadows;
   self_.shadow_out = context.shadow_out;
+  self_.local = context.local && context.batch_size == 1;
   self_.found = context.found;
   self_.unread = {.seconds = context.reading_seconds, .remaining = context.remaining};
   join(context.group);

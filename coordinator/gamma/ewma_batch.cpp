@@ -173,7 +173,8 @@ void EwmaBatch::consider_trial(const CostModel& cost, double best_rate) {
       std::all_of(members_.begin(), members_.end(), [](const EwmaMember* m) { return m->gamma == 0; });
   if (trials_.turn(off)) return;
   if (!off) {
-    trials_.consider_plain(plain_seconds_, static_cast<int32_t>(members_.size()), best_rate);
+    trials_.consider_plain(plain_seconds_, static_cast<int32_t>(members_.size()), best_rate,
+                           cost.rows_expected(static_cast<int32_t>(members_.size())));
     return;
   }
   if (shadow_out_) return;
@@ -230,6 +231,12 @@ int32_t EwmaBatch::choose_explorers() {
   return count;
 }
 
+// A drafter that can only be slow, of one sequence: waiting for one token of it costs less than a plain round
+// beside a shadow.
+bool EwmaBatch::is_first_contact(const CostModel& cost) const {
+  return alone() && !members_.empty() && members_.front()->local && !cost.draft_known();
+}
+
 // No round waits for a stranger, nor for prompts that take long to read, nor for drafts of a worker that
 // reads them. Until it is known what drafts cost a few of the sequences find it out.
 void EwmaBatch::consider_rehearsal(const CostModel& cost) {
@@ -241,7 +248,7 @@ void EwmaBatch::consider_rehearsal(const CostModel& cost) {
     if (member->gamma > 0) to_read += member->unread.seconds;
     if (member->is_read_aside()) being_read += member->unread.seconds;
   }
-  const bool stranger = since_draft_ >= kRehearsedFor || cost.draft_doubted();
+  const bool stranger = (since_draft_ >= kRehearsedFor && !is_first_contact(cost)) || cost.draft_doubted();
   const bool in_shadow = tries && shadows_ == Shadows::kTests;
   const bool is_long = std::max(to_read, being_read) > kLongWait * plain_seconds_;
   rehearses_ = options_.trials && shadows_ != Shadows::kNone && drafts && (stranger || in_shadow || is_long);

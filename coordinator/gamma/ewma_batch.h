@@ -36,6 +36,7 @@ struct EwmaMember {
   bool early = false;
   Shadows shadows = Shadows::kNone;
   bool shadow_out = false;
+  bool local = false;  // the drafter, and this is the only sequence
   bool found = false;
   UnreadPrompt unread;
   // Decided.
@@ -80,6 +81,7 @@ class EwmaBatch {
   void consider_trial(const CostModel& cost, double best_rate);
   void consider_rehearsal(const CostModel& cost);
   int32_t choose_explorers();
+  bool is_first_contact(const CostModel& cost) const;
   double shadow_seconds(const CostModel& cost) const;
 
   EwmaOptions options_;

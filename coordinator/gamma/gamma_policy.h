@@ -36,6 +36,7 @@ struct GammaContext {
   bool early = false;
   Shadows shadows = Shadows::kNone;
   bool shadow_out = false;  // one is under way; another would not be made
+  bool local = false;       // the drafter is in the coordinator's process: neither far nor dead
   // The drafter finds drafts in the text, and can end each where its rows stop paying.
   bool found = false;
   // What its drafter takes to read before it drafts, where that is more than a few tokens, and how many

@@ -57,7 +57,8 @@ void Trials::consider_draft(double extra_seconds, bool in_shadow) {
   if (in_shadow) credit_ -= extra_seconds;
 }
 
-void Trials::consider_plain(double plain_seconds, int32_t batch, double rate) {
+void Trials::consider_plain(double plain_seconds, int32_t batch, double rate, bool row_known) {
+  if (row_known && !std::exchange(plain_tried_, true)) since_plain_ = 0;
   double extra = 0;
   const double gain = rate * plain_seconds / batch;
   const bool is_put_off = !plain_tried_ && gain > kFirstClearGain;

@@ -29,7 +29,8 @@ class Trials {
   // these drafts, so it is charged at once.
   void consider_draft(double extra_seconds, bool in_shadow);
   // A trial of plain steps of so many sequences, in place of `rate` tokens per second.
-  void consider_plain(double plain_seconds, int32_t batch, double rate);
+  // `row_known`: what one row costs was measured before the first step, which is as good as a first trial.
+  void consider_plain(double plain_seconds, int32_t batch, double rate, bool row_known);
 
  private:
   bool can_pay(double extra_seconds);

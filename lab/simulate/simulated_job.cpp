@@ -7,6 +7,12 @@ namespace {
 
 Clock::time_point clock_time(SimTime at) { return Clock::time_point(std::chrono::nanoseconds(at)); }
 
+// What a target would measure before it joins.
+float row_price(const ForwardCost& cost) {
+  constexpr int64_t kRows = 5;
+  return static_cast<float>((cost.seconds(kRows, 0) / cost.seconds(1, 0) - 1) / (kRows - 1));
+}
+
 Hello hello(Role role, uint64_t generation, const JobOptions& options) {
   return {.role = role,
           .generation = Generation(generation),
@@ -19,7 +25,8 @@ Hello hello(Role role, uint64_t generation, const JobOptions& options) {
           .own_drafter = role == Role::kTarget && options.beside_target ? uint64_t{1} : 0,
           .kv_blocks = role == Role::kTarget ? options.kv_blocks : 0,
           .state_head = options.state_row_bytes > 0 ? uint64_t{1} : 0,
-          .state_width = options.state_row_bytes > 0 ? 1 : 0};
+          .state_width = options.state_row_bytes > 0 ? 1 : 0,
+          .row_price = role == Role::kTarget ? row_price(options.target) : kUnknownPrice};
 }
 
 ProtocolOptions protocol_options(const JobOptions& options) {

@@ -19,6 +19,61 @@ TEST(CostModel, TheFirstPassSetsTheScale) {
   EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.0005);
 }
 
+// What a target measured before it joined: dear rows are known to be dear before any pass of several rows,
+// also if the first pass of all was held up.
+TEST(CostModel, RowsCostWhatTheTargetMeasured) {
+  for (const double price : {0.0, 0.02, 0.3, 0.8}) {
+    CostModel cost;
+    cost.expect_rows(price);
+    EXPECT_TRUE(cost.rows_expected(1));
+    EXPECT_FALSE(cost.rows_expected(64)) << "only passes of few rows were measured";
+    EXPECT_FALSE(cost.is_in_seconds());
+    for (const double seconds : {0.012, 0.004, 0.004, 0.004}) cost.observe_verify(1, 10, seconds);
+    EXPECT_NEAR(cost.verify_seconds(5, 10) / cost.verify_seconds(1, 10), 1 + 4 * price,
+                0.16 * (1 + 4 * price))
+        << price;
+    EXPECT_NEAR(cost.verify_seconds(1, 10), 0.004, 0.0015) << price;
+  }
+}
+
+// A batch of many is bound by something else than the few rows that were measured.
+TEST(CostModel, OfALargeBatchNothingWasMeasured) {
+  CostModel cost, untold;
+  cost.expect_rows(0.3);
+  for (CostModel* each : {&cost, &untold}) each->observe_verify(64, 10, 0.004);
+  EXPECT_FALSE(cost.rows_expected(1));
+  EXPECT_EQ(cost.verify_seconds(128, 10), untold.verify_seconds(128, 10));
+}
+
+TEST(CostModel, WhatATargetMeasuredWronglyIsCorrected) {
+  CostModel cost;
+  cost.expect_rows(0.5);
+  for (int i = 0; i < 40; ++i) cost.observe_verify(i % 4 == 0 ? 1 : 5, 10, 0.004);
+  EXPECT_NEAR(cost.verify_seconds(5, 10) / cost.verify_seconds(1, 10), 1, 0.15);
+}
+
+TEST(CostModel, NonsenseAndWhatComesLateIsNoMeasure) {
+  for (const double price : {-1.0, double{NAN}, -double{INFINITY}}) {
+    CostModel cost, untold;
+    cost.expect_rows(price);
+    EXPECT_FALSE(cost.rows_expected(1));
+    cost.observe_verify(1, 10, 0.004);
+    untold.observe_verify(1, 10, 0.004);
+    EXPECT_EQ(cost.verify_seconds(9, 10), untold.verify_seconds(9, 10));
+  }
+  CostModel vast;
+  vast.expect_rows(INFINITY);
+  vast.observe_verify(1, 10, 0.004);
+  EXPECT_NEAR(vast.verify_seconds(1, 10), 0.004, 1e-4);
+  EXPECT_LE(vast.verify_seconds(5, 10), 0.020) << "at most a whole pass for each row";
+
+  CostModel late;  // a group that came back: what its passes told is better
+  for (int i = 0; i < 20; ++i) late.observe_verify(1 + i % 5, 10, 0.004);
+  const double before = late.verify_seconds(5, 10);
+  late.expect_rows(0.9);
+  EXPECT_EQ(late.verify_seconds(5, 10), before);
+}
+
 // A drafter beside the first pass may be done before it.
 TEST(CostModel, AShadowBeforeTheFirstPassKeepsItsSeconds) {
   CostModel cost;

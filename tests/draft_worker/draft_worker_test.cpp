@@ -82,6 +82,51 @@ TEST_P(EndOfDraftWorker, TheCoordinatorBreaksWhileItDrafts) {
   EXPECT_EQ(end.code(), GetParam() == "inproc" ? StatusCode::kOk : StatusCode::kUnavailable);
 }
 
+// A worker that is lent may not wait for the answer to its hello: its turns take it in.
+TEST(DraftWorkerTurns, TakeTheAnswerToTheHello) {
+  struct Case {
+    std::optional<Message> answer;
+    bool stays;
+    StatusCode end;
+  };
+  const ModelInfo target{.name = "t", .vocab_size = 8, .max_context = 10};
+  const Case cases[] = {
+      {Welcome{.accepted = true, .target = target}, true, StatusCode::kOk},
+      {Welcome{.accepted = false, .reason = "no"}, false, StatusCode::kInvalidArgument},
+      {Welcome{.accepted = true, .target = {.vocab_size = -1}}, false, StatusCode::kMalformed},
+      {Shutdown{}, false, StatusCode::kOk},
+      {std::nullopt, true, StatusCode::kOk},
+  };
+  for (const Case& c : cases) {
+    const auto hub = make_inproc_hub();
+    const auto coordinator = hub->coordinator_end();
+    const auto wire = hub->connect();
+    OneAnswer drafter({});
+    DraftWorker worker(drafter, *wire, {.process = 7});
+    ASSERT_TRUE(worker.begin_to_join().ok());
+    EXPECT_TRUE(worker.turn()) << "nothing was said yet";
+    const auto hello = coordinator->receive(Clock::now() + std::chrono::seconds(10));
+    ASSERT_TRUE(hello);
+    EXPECT_EQ(std::get<Hello>(hello->message).process, 7u);
+    if (c.answer) {
+      ASSERT_TRUE(coordinator->send(hello->peer, *c.answer).ok());
+    }
+    EXPECT_EQ(worker.turn(), c.stays);
+    EXPECT_EQ(worker.end().code(), c.end) << worker.end().message();
+  }
+}
+
+TEST(DraftWorkerTurns, EndWhereNobodyAnswersTheHello) {
+  const auto hub = make_inproc_hub();
+  const auto coordinator = hub->coordinator_end();
+  const auto wire = hub->connect();
+  OneAnswer drafter({});
+  DraftWorker worker(drafter, *wire, {.join_timeout = std::chrono::milliseconds(0)});
+  ASSERT_TRUE(worker.begin_to_join().ok());
+  EXPECT_FALSE(worker.turn());
+  EXPECT_EQ(worker.end().code(), StatusCode::kDeadlineExceeded);
+}
+
 // Has one place.
 class OnePlace final : public Drafter {
  public:
