@@ -30,7 +30,7 @@ int64_t add_group(const ServingGroup& group, Overview& out) {
       GroupOverview{.here = target.is_here(), .running = static_cast<int64_t>(group.requests.running())});
   if (!here.here) return 0;
   here.places = static_cast<int64_t>(target.places());
-  here.kv_room = here.places * target.max_context();
+  here.kv_room = target.kv_tokens() > 0 ? target.kv_tokens() : here.places * target.max_context();
   here.prefix_tokens = target.kv.kept_blocks() * kBlockTokens;
   int64_t context = 0, decoding = 0, asked = 0;
   DrafterKind kind = 0;

@@ -30,7 +30,7 @@ struct GroupOverview {
 struct Overview {
   int64_t running = 0, queued = 0;  // requests
   int64_t kv_tokens = 0;            // in the target's cache, of those that run
-  int64_t kv_room = 0;              // places times the longest text
+  int64_t kv_room = 0;              // the cache's; where it is not told, places times the longest text
   int64_t prefix_tokens = 0;        // room of the blocks that texts are kept in, for others that begin alike
   std::vector<int64_t> gammas;      // [g]: sequences whose last round asked for g tokens
   double plain_round_seconds = 0;   // of all that run together, as it is believed: without drafts

@@ -60,6 +60,9 @@ class TargetGroup {
     if (tokens > 0) possible = static_cast<int32_t>(std::min<int64_t>(possible, tokens));
     return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
   }
+  int64_t kv_tokens() const {
+    return kv_blocks_of(hello_) * kBlockTokens;
+  }  // of its cache; 0: it did not say
   size_t places() const {
     const auto wanted = static_cast<size_t>(options_.max_num_seqs);
     return hello_.max_sequences > 0 ? std::min(wanted, static_cast<size_t>(hello_.max_sequences)) : wanted;

@@ -2,9 +2,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <sstream>
 
 #include "base/log.h"
@@ -50,9 +54,10 @@ constexpr const char* kRequestFormat =
 and with it add_generation_prompt, continue_final_message, which leaves the last message open, and
 chat_template_kwargs, an object of the template's variables, such as the date that some templates print.
 Besides, instead of the flag of that name: seed, max_tokens, temperature, top_k, top_p, min_p, stop (a text or
-a list), stop_token_ids, min_tokens, ignore_eos, repetition_penalty, presence_penalty, frequency_penalty,
-logit_bias ({"ID": V}), logprobs, rule, num_speculative_tokens or gamma_policy; response_format or
-structured_outputs, the form of the text as a server takes it; and id, which comes back with the result. All lines are checked before the first one runs.
+a list), ignore_eos, repetition_penalty, presence_penalty, frequency_penalty, logit_bias ({"ID": V}), logprobs,
+rule, num_speculative_tokens or gamma_policy. Without a flag: stop_token_ids, min_tokens; response_format or
+structured_outputs, the form of the text as a server takes it; and id, which comes back with the result. All
+lines are checked before the first one runs.
 Results come in the order of the requests, a line each:
   index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error, request (tells for
   --resume what the text depends on), checksum (of the rest of the line; --resume refuses one that was changed),
@@ -91,9 +96,7 @@ int refuse(const std::string& text) {
   return outrider::kExitUsage;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   using namespace outrider;
   occupy_standard_streams();
   init_logging();
@@ -263,4 +266,17 @@ int main(int argc, char** argv) {
     tell_error(what_failed(error));
     return kExitRuntime;
   }
+}
+
+}  // namespace
+
+// What is still to be written to standard output may fail, as on a full disk.
+int main(int argc, char** argv) {
+  const int code = run(argc, argv);
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (code != outrider::kExitOk) return code;  // told already
+  outrider::tell_error(
+      fmt::format("standard output: cannot be written: {}", std::strerror(errno != 0 ? errno : EIO)));
+  return outrider::kExitRuntime;
 }

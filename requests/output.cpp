@@ -30,30 +30,30 @@ Status check_writable(const std::string& flag, const std::string& path) {
   return path.empty() ? Status() : named(flag, TemporaryFile::check(path));
 }
 
-// A file that is read, or written twice, would be lost under what is written last.
 Status check_distinct(const RunFiles& files) {
-  namespace fs = std::filesystem;
-  std::map<fs::path, std::string> flags;
-  for (const auto& [flag, path] : {std::pair{"--prompts", &files.prompts},
-                                   {"--output", &files.output},
-                                   {"--resume", &files.resume},
-                                   {"--report", &files.report},
-                                   {"--trace", &files.trace},
-                                   {"--record-rounds", &files.record_rounds}}) {
-    std::error_code ignored;
-    const bool is_stream =
-        *path == "-" || (fs::exists(*path, ignored) && !fs::is_regular_file(*path, ignored));
-    if (path->empty() || is_stream) continue;
-    const auto [other, is_new] =
-        flags.emplace(fs::weakly_canonical(fs::absolute(*path, ignored), ignored), flag);
-    if (!is_new)
-      return invalid_argument(
-          fmt::format("{} {}: is the file of {} too; choose another one", flag, *path, other->second));
-  }
-  return {};
+  const std::pair<const char*, std::string> all[] = {
+      {"--prompts", files.prompts}, {"--output", files.output}, {"--resume", files.resume},
+      {"--report", files.report},   {"--trace", files.trace},   {"--record-rounds", files.record_rounds}};
+  return outrider::check_distinct(all);
 }
 
 }  // namespace
+
+Status check_distinct(std::span<const std::pair<const char*, std::string>> files) {
+  namespace fs = std::filesystem;
+  std::map<fs::path, const char*> flags;
+  for (const auto& [flag, path] : files) {
+    std::error_code ignored;
+    const bool is_stream = path == "-" || (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored));
+    if (path.empty() || is_stream) continue;
+    const auto [other, is_new] =
+        flags.emplace(fs::weakly_canonical(fs::absolute(path, ignored), ignored), flag);
+    if (!is_new)
+      return invalid_argument(
+          fmt::format("{} {}: is the file of {} too; choose another one", flag, path, other->second));
+  }
+  return {};
+}
 
 Status write_file(const std::string& path, const std::string& content) {
   ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
@@ -140,15 +140,20 @@ void Output::result(size_t index, const PromptRequest& request, const Generated&
 void Output::finished_line(size_t index, std::string line) { add_line(index, std::move(line), true); }
 
 void Output::add_line(size_t index, std::string line, bool finished) {
-  waiting_[index] = std::move(line);
+  waiting_[index] = {std::move(line), finished};
   finished_ += finished ? 1 : 0;
   // So that results behind one that is still missing get out too.
   if (finished_ == 1 && keeps_results()) note_first_signal();
   for (auto at = waiting_.find(next_); at != waiting_.end(); at = waiting_.find(++next_)) {
-    write(at->second);
+    write_line(at->second);
     waiting_.erase(at);
   }
   keep_results();
+}
+
+void Output::write_line(const Line& line) {
+  write(line.text);
+  if (!failed() && line.finished) ++kept_;
 }
 
 // A second signal ends the program at once, and leaves what is written, if anything is.
@@ -158,10 +163,10 @@ void Output::keep_results() {
 
 void Output::give_up(size_t requests) {
   if (finished_ == 0 || !keeps_results()) return;
-  for (const auto& [index, line] : waiting_) write(line);
+  for (const auto& [index, line] : waiting_) write_line(line);
   if (bytes_ == 0) return;  // the disk is full
   keep_results();
-  tell_error(fmt::format("{} of {} requests were finished; their results are in {}", finished_, requests,
+  tell_error(fmt::format("{} of {} requests were finished; their results are in {}", kept_, requests,
                          file_->leave(bytes_)));
 }
 

@@ -59,6 +59,11 @@ class Output {
   bool is_streamed() const { return options_.has_one_prompt && options_.files.output.empty(); }
   bool keeps_results() const { return file_ && file_->is_temporary(); }
   void write(const std::string& text);
+  struct Line {
+    std::string text;
+    bool finished;  // without an error
+  };
+  void write_line(const Line& line);
   void add_line(size_t index, std::string line, bool finished);
   void keep_results();
   nlohmann::json line_of(size_t index, const PromptRequest& request, const Generated& generated) const;
@@ -66,13 +71,17 @@ class Output {
   OutputOptions options_;
   const Tokenizer* tokenizer_;
   std::optional<TemporaryFile> file_;  // empty: standard output
-  std::map<size_t, std::string> waiting_;
+  std::map<size_t, Line> waiting_;
   size_t next_ = 0;
-  size_t finished_ = 0;  // without errors
-  int64_t bytes_ = 0;    // written, whole lines
-  bool marked_ = false;  // a streamed synthetic text says so first
-  int error_ = 0;        // errno of the first write that failed
+  size_t finished_ = 0, kept_ = 0;  // without errors; of these, whole in the file
+  int64_t bytes_ = 0;               // written, whole lines
+  bool marked_ = false;             // a streamed synthetic text says so first
+  int error_ = 0;                   // errno of the first write that failed
 };
+
+// An error where two of these, by flag, are one regular file: what is read, or written twice, would be lost
+// under what is written last.
+Status check_distinct(std::span<const std::pair<const char*, std::string>> files);
 
 // Writes a whole file, or none.
 Status write_file(const std::string& path, const std::string& content);

@@ -22,12 +22,18 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kHidden = "***";
+
+// A report is made to be shown to others.
+bool is_secret(std::string_view flag) { return flag == "--api-key"; }
+bool is_secret_variable(std::string_view name) { return name == "OUTRIDER_API_KEY"; }
+
 // The kernel keeps the arguments as they were given, each with a zero behind it.
 json command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  json out = json::array();
-  for (std::string argument; std::getline(file, argument, '\0');) out.push_back(argument);
-  return out;
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
+  return without_secrets(std::move(arguments));
 }
 
 json outrider_environment() {
@@ -36,7 +42,8 @@ json outrider_environment() {
     const std::string_view entry = *e;
     const size_t equals = entry.find('=');
     if (entry.starts_with("OUTRIDER_") && equals != std::string_view::npos)
-      out[std::string(entry.substr(0, equals))] = std::string(entry.substr(equals + 1));
+      out[std::string(entry.substr(0, equals))] =
+          std::string(is_secret_variable(entry.substr(0, equals)) ? kHidden : entry.substr(equals + 1));
   }
   return out;
 }
@@ -50,6 +57,18 @@ std::string processor() {
 }
 
 }  // namespace
+
+std::vector<std::string> without_secrets(std::vector<std::string> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const size_t equals = arguments[i].find('=');
+    if (!is_secret(std::string_view(arguments[i]).substr(0, equals))) continue;
+    if (equals != std::string::npos)
+      arguments[i].replace(equals + 1, std::string::npos, kHidden);
+    else if (i + 1 < arguments.size())
+      arguments[++i] = kHidden;
+  }
+  return arguments;
+}
 
 // The program brings its own (launch/CMakeLists.txt): so only it is linked anew when the commit changes.
 __attribute__((weak)) std::string build_commit() { return "unknown"; }

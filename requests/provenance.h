@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 namespace outrider {
 
@@ -12,8 +13,10 @@ std::string build_commit();
 
 // version, commit, date (UTC, now), host, system, processor, cores (usable), isa, load (averages of 1, 5 and
 // 15 minutes), command_line (a list), environment (the OUTRIDER_ variables, as an object) and `seeds` (an
-// object by what they are for). Keys and passwords are given as files, so none is in it.
+// object by what they are for). API keys are hidden; other keys are given as files.
 nlohmann::json provenance(const nlohmann::json& seeds);
+// Of a command line, with "***" where a key stands.
+std::vector<std::string> without_secrets(std::vector<std::string> arguments);
 
 // What `--version` prints: version, commit, and which back-ends are built in.
 std::string version_text();

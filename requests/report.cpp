@@ -107,7 +107,14 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
   if (!run.synthetic_acceptance.empty())
     out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", run.synthetic_acceptance);
   if (!run.emulated_link.empty()) out += fmt::format("emulated link {}\n", run.emulated_link);
-  if (run.speculates && r.drafted == 0 && totals.workers_joined == 0)
+  // That rounds waited for.
+  const int64_t empty_drafts = r.drafted == 0 ? totals.drafts_used + totals.head_rounds_at_target : 0;
+  if (run.speculates && empty_drafts > 0)
+    out += fmt::format(
+        "nothing was drafted: {} drafts had no token; so are those of a drafter whose logits are no numbers "
+        "(OUTRIDER_LOG=debug tells), or that finds nothing in the text\n",
+        empty_drafts);
+  else if (run.speculates && r.drafted == 0 && totals.workers_joined == 0)
     out += "nothing was drafted: no draft worker joined\n";
   else if (run.speculates && r.drafted == 0 && !run.pinned_zero)
     out += fmt::format("nothing was drafted: --gamma-policy {} saw no gain in it; -g N drafts all the same\n",

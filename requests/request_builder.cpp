@@ -136,7 +136,7 @@ Status RequestBuilder::set_drafting(const RequestParams& params, Names names, Re
     policy = fmt::format("fixed:gamma={}", length);
   }
   if (policy.empty()) return {};
-  auto gamma = parse_gamma_policy(policy);
+  auto gamma = parse_gamma_policy(policy, model_.reads_files ? PolicyFiles::kRead : PolicyFiles::kRefused);
   if (!gamma.ok()) return with_names(gamma.status(), names).in(name_of("gamma_policy", names));
   request.gamma = std::move(gamma).value();
   return {};

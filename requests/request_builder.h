@@ -27,7 +27,9 @@ struct RequestModel {
   int64_t vocab_size = 0;
   bool context_may_grow = false;      // it may be --max-model-len, not the model, that limits the context
   bool synthetic_acceptance = false;  // a text means nothing, its end neither
-  std::vector<TokenId> eos_ids;       // those of its vocabulary
+  // Requests may name files: they are those of this machine's user, in files that this user wrote.
+  bool reads_files = false;
+  std::vector<TokenId> eos_ids;  // those of its vocabulary
   // Null: no request is limited to a form here. `why_no_masks`: why this target takes none; empty: it does.
   const GrammarCompiler* grammars = nullptr;
   std::string why_no_masks = {};

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <fstream>
 #include <map>
@@ -18,6 +20,7 @@
 #include "base/program/interrupt.h"
 #include "base/program/temporary_file.h"
 #include "base/threads.h"
+#include "requests/output.h"
 #include "serve/engine_run.h"
 #include "start/coordinator_run.h"
 #include "start/flags/options.h"
@@ -126,7 +129,8 @@ Result<BatchLine> read_line(const std::string& text) {
   if (method != "POST") return invalid_argument("\"method\" must be POST");
   const auto body = line.find("body");
   if (body == line.end() || !body->is_object()) return invalid_argument("\"body\" must be an object");
-  if (body->value("stream", json(false)) != json(false))
+  const json stream = body->value("stream", json());
+  if (!stream.is_null() && stream != json(false))
     return invalid_argument("\"body\": \"stream\" has no meaning in a batch; leave it out");
   out.body = json_text(*body);
   return out;
@@ -166,7 +170,10 @@ class Batch {
   }
   void stop() { stopped_ = true; }
   bool is_over() const { return is_over_; }
-  bool is_whole() const { return done_ == lines_.size(); }
+  bool is_whole() const { return done_ == lines_.size() && error_ == 0; }
+  // Of the lines that are whole in the output.
+  int64_t bytes() const { return bytes_; }
+  int error() const { return error_; }  // errno of the first write that failed
   size_t failed() const { return failed_; }
 
  private:
@@ -197,9 +204,20 @@ class Batch {
                       {"request_id", id},
                       {"body", parsed.is_discarded() ? json(body) : std::move(parsed)}}},
                     {"error", nullptr}};
-    const std::string text = json_text(line) + "\n";
-    std::fwrite(text.data(), 1, text.size(), out_);
-    if (next_ < lines_.size()) ask_next();
+    write(json_text(line) + "\n");
+    if (next_ < lines_.size() && !stopped_) ask_next();
+  }
+
+  // A line each, whole before the next one: who looks, or what is left after a crash, has no part of one.
+  void write(const std::string& text) {
+    errno = 0;
+    if (error_ == 0 && std::fwrite(text.data(), 1, text.size(), out_) == text.size() &&
+        std::fflush(out_) == 0) {
+      bytes_ += static_cast<int64_t>(text.size());
+      return;
+    }
+    if (error_ == 0) error_ = errno != 0 ? errno : EIO;
+    stopped_ = true;
   }
 
   Desk& desk_;
@@ -208,6 +226,8 @@ class Batch {
   std::FILE* const out_;
   const size_t in_flight_;
   size_t next_ = 0, done_ = 0, failed_ = 0;
+  int64_t bytes_ = 0;
+  int error_ = 0;
   std::atomic<bool> stopped_{false}, is_over_{false};
 };
 
@@ -216,7 +236,14 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
   const ServeOptions& serve = options.serve;
   ASSIGN_OR_RETURN(auto policy, parse_gamma_policy(cluster.speculation.policy()));
   ASSIGN_OR_RETURN(auto lines, read_lines(options.input));
-  ASSIGN_OR_RETURN(auto output, TemporaryFile::create(options.output));
+  const std::pair<const char*, std::string> files[] = {{"--input", options.input},
+                                                       {"--output", options.output},
+                                                       {"--report", serve.files.report},
+                                                       {"--trace", serve.files.trace}};
+  RETURN_IF_ERROR(check_distinct(files));
+  auto opened = TemporaryFile::create(options.output);
+  if (!opened.ok()) return opened.status().in("--output");
+  TemporaryFile output = std::move(opened).value();
   output.keep();  // what was answered is worth having
   const size_t count = lines.size();
   Desk desk;  // outlives those who may still hold an answer
@@ -252,9 +279,14 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
                            .drain_limit = std::chrono::seconds(0)},
                           mpi);
   if (thread.joinable()) thread.join();
-  RETURN_IF_ERROR(ended.status());
-  if (!batch.is_whole())
-    return unavailable("interrupted; what was answered is in " + options.output + "'s temporary file");
+  if (!ended.ok() || !batch.is_whole()) {
+    const std::string left = output.leave(batch.bytes());
+    if (batch.bytes() > 0 && !cluster.quiet) tell_error("what was answered is in " + left);
+    RETURN_IF_ERROR(ended.status());
+    return unavailable(batch.error() == 0 ? "interrupted"
+                                          : fmt::format("--output {}: cannot be written: {}", options.output,
+                                                        std::strerror(batch.error())));
+  }
   RETURN_IF_ERROR(output.commit().in("--output"));
   if (!cluster.quiet)
     tell_error(fmt::format("{} requests answered, {} of them with an error", count, batch.failed()));
@@ -286,6 +318,7 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
       ->group("Batch");
   app.add_option("--chat-template", serve.chat_template, "A file with a template, instead of the model's own")
       ->group("Batch");
+  add_grammar_library_option(app, serve.grammar_library, "Batch");
   serve.defaults.temperature = 1;
   add_sampling_options(app, serve.defaults, serve.generation_config);
   add_speculation_options(app, serve.cluster.speculation, serve.defaults.rule);

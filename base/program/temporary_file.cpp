@@ -41,6 +41,7 @@ struct Destination {
 // Follows symbolic links by hand, because /dev/stdout ends in a link of /proc that can only be opened.
 Result<Destination> destination_of(const std::string& path) {
   namespace fs = std::filesystem;
+  if (path == "-") return Destination{"/dev/stdout", true};
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return not_found(path + ": is a directory; name a file in it");
   fs::path at = path;
@@ -77,6 +78,7 @@ TemporaryFile::TemporaryFile(const std::string& path, bool in_place)
 }
 
 void TemporaryFile::forget() {
+  if (!name_) return;
   const char* mine = name_->c_str();
   remove_on_signal.compare_exchange_strong(mine, nullptr);
 }
@@ -117,12 +119,14 @@ Status TemporaryFile::commit() {
 }
 
 void TemporaryFile::keep() {
+  if (!name_) return;
   kept_ = true;
   forget();
 }
 
 std::string TemporaryFile::leave(int64_t bytes) {
   file_.reset();  // what it still had to write may be cut again
+  if (!name_) return path_;
   (void)truncate(name_->c_str(), bytes);
   return *name_;
 }

@@ -1,7 +1,7 @@
 // A file that appears complete or not at all: written under a temporary name beside its own, renamed at the
 // end, removed when the run fails or is interrupted, unless it is to be kept. What is no regular file (a
-// device, a pipe, /dev/stdout) is written in place: a rename would take its name away from it. Of a symbolic
-// link, what it points to is written. A file that is replaced passes its mode on.
+// device, a pipe, /dev/stdout, which "-" is, too) is written in place: a rename would take its name away from
+// it. Of a symbolic link, what it points to is written. A file that is replaced passes its mode on.
 #pragma once
 
 #include <cstdio>
@@ -30,7 +30,8 @@ class TemporaryFile {
   std::vector<std::string> others() const;
   // From now on the temporary file outlives this run, however it ends, unless commit() gives it its name.
   void keep();
-  // Closes it without commit(), with its first bytes only. Returns its temporary name.
+  // Closes it without commit(), with its first bytes only. Returns its temporary name; in place it keeps all,
+  // and its own name.
   std::string leave(int64_t bytes);
   // Gives the file its name; the stream is closed. kUnavailable if any write failed.
   Status commit();

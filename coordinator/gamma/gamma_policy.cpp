@@ -140,7 +140,8 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table() {
        "draft lengths from a file, one per speculative round; the last one repeats",
        "for studies",
        {{"file", "integers, one per line or a JSON array; '#' starts a comment", ""}},
-       &replay_gamma_from},
+       &replay_gamma_from,
+       true},
   };
   return table;
 }
@@ -165,7 +166,7 @@ Result<double> gamma_number(const GammaArguments& arguments, const std::string& 
   return *value;
 }
 
-Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text) {
+Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text, PolicyFiles files) {
   const std::string_view name = text.substr(0, text.find(':'));
   const std::string_view rest = name.size() < text.size() ? text.substr(name.size() + 1) : std::string_view();
   const auto& table = gamma_policy_table();
@@ -174,6 +175,10 @@ Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text) {
   if (policy == table.end())
     return invalid_argument(
         fmt::format("there is no gamma policy '{}'{} ('list' shows all)", name, did_you_mean(table, name)));
+  if (policy->reads_file && files == PolicyFiles::kRefused)
+    return invalid_argument(fmt::format(
+        "gamma policy '{}' reads a file, which no request may name; it is for the flag of the program",
+        name));
   ASSIGN_OR_RETURN(const GammaArguments arguments, parse_arguments(*policy, rest));
   return policy->make(arguments);
 }

@@ -77,8 +77,11 @@ class GammaPolicy {
 
 using GammaPolicyFactory = std::function<std::unique_ptr<GammaPolicy>()>;
 
+// Whether a policy may be one that reads a file of this machine: not where somebody else names it.
+enum class PolicyFiles { kRead, kRefused };
+
 // "NAME[:key=value,...]", e.g. "heuristic:start=5,max=8". Errors name the nearest known name or key.
-Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text);
+Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text, PolicyFiles files = PolicyFiles::kRead);
 // Every policy with its keys and defaults, one per line, for people.
 std::string list_gamma_policies();
 

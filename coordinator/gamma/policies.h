@@ -24,6 +24,7 @@ struct GammaPolicyInfo {
   std::vector<GammaKey> keys;
   // Every key is present, with its default where none was given.
   Result<GammaPolicyFactory> (*make)(const GammaArguments& arguments);
+  bool reads_file = false;  // that its arguments name
 };
 
 const std::vector<GammaPolicyInfo>& gamma_policy_table();

@@ -1,13 +1,17 @@
+#include <algorithm>
 #include <fstream>
 #include <memory>
 
 #include "base/parse_number.h"
+#include "base/printable.h"
 #include "coordinator/gamma/policies.h"
 
 namespace outrider {
 namespace {
 
 constexpr size_t kMaxGammas = 1 << 20;
+constexpr size_t kMaxBytes = size_t{16} << 20;  // of the file: a device may have no end
+constexpr size_t kTold = 40;                    // characters of what is no number
 
 class ReplayGamma : public GammaPolicy {
  public:
@@ -39,7 +43,8 @@ Status read_line(std::string_view line, std::vector<int32_t>* gammas) {
     const std::string_view word = line.substr(0, end);
     const auto gamma = parse_number<int32_t>(word);
     if (!gamma || *gamma < 0 || *gamma > 1024)
-      return malformed(fmt::format("'{}' is not a draft length in 0..1024", word));
+      return malformed(
+          fmt::format("'{}' is not a draft length in 0..1024", printable(word.substr(0, kTold))));
     gammas->push_back(*gamma);
     line.remove_prefix(end);
   }
@@ -48,11 +53,18 @@ Status read_line(std::string_view line, std::vector<int32_t>* gammas) {
 
 // A JSON array of integers and plain lines of integers read the same way.
 Result<std::vector<int32_t>> read_gamma_file(const std::string& path) {
-  std::ifstream file(path);
+  std::ifstream file(path, std::ios::binary);
   if (!file) return not_found(fmt::format("{}: cannot be opened", path));
+  std::string text(kMaxBytes + 1, 0);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxBytes)
+    return malformed(fmt::format("{}: more than {} MiB; a file has draft lengths", path, kMaxBytes >> 20));
   std::vector<int32_t> gammas;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
+  std::string_view left = text;
+  for (int number = 1; !left.empty(); ++number) {
+    const std::string_view line = left.substr(0, left.find('\n'));
+    left.remove_prefix(std::min(left.size(), line.size() + 1));
     RETURN_IF_ERROR(read_line(line, &gammas).in(fmt::format("{}:{}", path, number)));
     if (gammas.size() > kMaxGammas)
       return malformed(fmt::format("{}:{}: more than {} draft lengths", path, number, kMaxGammas));

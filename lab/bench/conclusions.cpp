@@ -112,10 +112,12 @@ std::string listed(const std::vector<std::string>& names) {
 
 std::vector<std::string> disturbances(const MachineResult& machine) {
   std::vector<std::string> out;
-  if (machine.load.other_cores > kQuietCores)
-    out.push_back(fmt::format(
-        "other programs kept {:.1f} cores busy meanwhile (load average {:.1f} before, {:.1f} after)",
-        machine.load.other_cores, machine.load.load_before, machine.load.load_after));
+  if (machine.load.other_cores > kQuietCores) {
+    out.push_back(fmt::format("other programs kept {:.1f} cores busy meanwhile", machine.load.other_cores));
+    if (machine.load.load_before > 0 || machine.load.load_after > 0)  // of one run, not of a study
+      out.back() += fmt::format(" (load average {:.1f} before, {:.1f} after)", machine.load.load_before,
+                                machine.load.load_after);
+  }
   if (machine.load.steal_share > kQuietSteal)
     out.push_back(fmt::format("the hypervisor gave {:.0f} % of the cores' time to others",
                               100 * machine.load.steal_share));

@@ -92,6 +92,7 @@ Result<std::vector<PromptRequest>> read_asked(const RunOptions& options, const C
   ASSIGN_OR_RETURN(const auto grammars, make_grammars(prepared, options.grammar_library));
   const auto chat = load_chat_template(cluster.models.model);
   RequestModel model = request_model(cluster.models, cluster.speculation, prepared, chat);
+  model.reads_files = true;
   model.grammars = grammars.get();
   return read_requests(params, options.files.prompts, model, &notes);
 }

@@ -83,6 +83,18 @@ TEST_F(GammaFile, ErrorsNameFileAndLine) {
             std::string::npos);
 }
 
+// Nor does a device without an end fill the memory, or a file of another kind come into the message whole.
+TEST_F(GammaFile, AFileOfAnotherKindIsRefused) {
+  EXPECT_NE(error_of("replay:file=/dev/zero").find("more than 16 MiB"), std::string::npos);
+  EXPECT_LT(error_of("replay:file=" + write(std::string(100000, 'x'))).size(), 300u);
+}
+
+TEST_F(GammaFile, ThoseOfAnotherUserAreNotRead) {
+  const auto policy = parse_gamma_policy("replay:file=" + write("3\n"), PolicyFiles::kRefused);
+  EXPECT_EQ(policy.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(parse_gamma_policy("fixed:gamma=3", PolicyFiles::kRefused).ok());
+}
+
 TEST(GammaPolicy, ErrorsNameTheNearestKnownWord) {
   EXPECT_EQ(error_of("fixd"), "there is no gamma policy 'fixd'; did you mean 'fixed'? ('list' shows all)");
   EXPECT_EQ(error_of("heuristic:stat=3"),

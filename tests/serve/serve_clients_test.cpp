@@ -587,6 +587,56 @@ TEST(Batch, RefusesAFileThatIsNone) {
   EXPECT_NE(message("").find("no requests"), std::string::npos);
 }
 
+// What is no regular file is written in place, and "-" is standard output.
+TEST(Batch, WritesToAStream) {
+  const TemporaryDirectory directory;
+  const std::string input = directory.write("in.jsonl", batch_line("a", kGreedy).dump() + "\n");
+  for (const char* output : {"-", "/dev/stdout"}) {
+    const Outcome outcome = outrider_program(
+        {"batch", "--model", demo_target(), "--input", input, "--output", output, "--quiet"});
+    EXPECT_EQ(outcome.code, 0) << output << outcome.describe();
+    EXPECT_EQ(json::parse(outcome.out)["custom_id"], "a") << output;
+  }
+  EXPECT_FALSE(std::filesystem::exists("-"));
+}
+
+TEST(Batch, DoesNotOverwriteWhatItReads) {
+  const TemporaryDirectory directory;
+  const std::string line = batch_line("a", kGreedy).dump() + "\n";
+  const std::string file = directory.write("in.jsonl", line);
+  const Outcome outcome =
+      outrider_program({"batch", "--model", demo_target(), "--input", file, "--output", file, "--quiet"});
+  EXPECT_EQ(outcome.code, 2) << outcome.describe();
+  EXPECT_NE(outcome.err.find("is the file of --input too"), std::string::npos) << outcome.err;
+  EXPECT_EQ(read_file(file), line);
+}
+
+TEST(Batch, AFullDiskIsToldOnceAndEndsTheRun) {
+  const TemporaryDirectory directory;
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += batch_line(std::to_string(i), kGreedy).dump() + "\n";
+  const Outcome outcome =
+      outrider_program({"batch", "--model", demo_target(), "--max-num-seqs", "1", "--input",
+                        directory.write("in.jsonl", lines), "--output", "/dev/full", "--quiet"});
+  EXPECT_EQ(outcome.code, 3) << outcome.describe();
+  EXPECT_NE(outcome.err.find("--output /dev/full: cannot be written"), std::string::npos) << outcome.err;
+}
+
+TEST(Batch, AClientsPolicyReadsNoFile) {
+  const TemporaryDirectory directory;
+  const std::string secret = directory.write("secret", "do-not-tell\n");
+  const std::string input = directory.write(
+      "in.jsonl", batch_line("a", with(kGreedy, {{"gamma_policy", "replay:file=" + secret}})).dump() + "\n");
+  const Outcome outcome =
+      outrider_program({"batch", "--model", demo_target(), "--input", input, "--output", "-", "--quiet"});
+  EXPECT_EQ(outcome.code, 1) << outcome.describe();
+  const json answer = json::parse(outcome.out);
+  EXPECT_EQ(answer["response"]["status_code"], 400);
+  const std::string message = answer["response"]["body"]["error"]["message"];
+  EXPECT_NE(message.find("reads a file, which no request may name"), std::string::npos) << message;
+  EXPECT_EQ(message.find("do-not-tell"), std::string::npos);
+}
+
 // Two ways of drafting on one server, under the same load, in turns.
 TEST_F(ServeClients, AreImitatedByServeBench) {
   const std::string url = "http://127.0.0.1:" + std::to_string(server_->port());
