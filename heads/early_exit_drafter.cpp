@@ -3,98 +3,136 @@
 #include <algorithm>
 #include <chrono>
 
+#include "heads/stop_rule.h"
+#include "transformer/sampling/penalties.h"
+
 namespace outrider {
+namespace {
+
+// Committed tokens that are in the cache.
+int64_t cached_tokens(const HeadTask& task) { return static_cast<int64_t>(task.committed.size()) - 1; }
+
+// Read next.
+std::span<const TokenId> last_token(const HeadTask& task, const HeadDraft& draft) {
+  return draft.ids.empty() ? task.committed.last(1) : std::span<const TokenId>(draft.ids).last(1);
+}
+
+}  // namespace
 
 EarlyExitDrafter::EarlyExitDrafter(Model& target, Collectives& group, int64_t layers,
                                    HeadDrafterOptions options)
     : target_(target),
       group_(group),
+      gathering_(group, target.config().vocab_size),
       layers_(layers),
-      draws_(target.config().vocab_size, {}, std::move(options.eos_ids)) {}
+      draws_(target.config().vocab_size, {}, std::move(options.eos_ids)),
+      runner_(target.make_runner(target.config().vocab_size)) {}
 
 void EarlyExitDrafter::draft(std::span<const HeadTask> tasks, StateSource&, std::vector<HeadDraft>& drafts) {
   using SteadyClock = std::chrono::steady_clock;
   const auto start = SteadyClock::now();
-  auto first_at = start;
+  const auto ns = [&] {
+    return static_cast<int64_t>(std::chrono::nanoseconds(SteadyClock::now() - start).count());
+  };
   drafts.resize(tasks.size());
   going_.clear();
-  const auto known = [](const HeadTask& task) { return static_cast<int64_t>(task.committed.size()) - 1; };
   for (size_t i = 0; i < tasks.size(); ++i) {
     drafts[i].clear();
-    CHECK(!tasks[i].branches() && target_.kv().length(tasks[i].kv) == known(tasks[i]),
-          "{} of {} tokens are in the cache", target_.kv().length(tasks[i].kv), known(tasks[i]));
-    if (tasks[i].gamma == 0 || known(tasks[i]) >= target_.max_positions()) continue;
-    exited_[tasks[i].sequence].begin(known(tasks[i]), tasks[i].gamma);
+    CHECK(!tasks[i].branches() && target_.kv().length(tasks[i].kv) == cached_tokens(tasks[i]),
+          "{} of {} tokens are in the cache", target_.kv().length(tasks[i].kv), cached_tokens(tasks[i]));
+    if (tasks[i].gamma == 0 || cached_tokens(tasks[i]) >= target_.max_positions()) continue;
+    exited_[tasks[i].sequence].begin(cached_tokens(tasks[i]), tasks[i].gamma);
     going_.push_back(i);
   }
-  while (!going_.empty() && step(tasks, drafts))
-    if (first_at == start) first_at = SteadyClock::now();
-  for (const HeadTask& task : tasks) target_.kv().truncate(task.kv, known(task));
-  const auto ns = [](SteadyClock::duration d) {
-    return static_cast<int64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(d).count());
-  };
-  ingest_ns_ = ns(first_at - start);
-  draft_ns_ = ns(SteadyClock::now() - first_at);
+  const auto most = static_cast<size_t>(std::min(target_.max_rows(), target_.max_logit_rows()));
+  going_.resize(std::min(going_.size(), most));
+  ingest_ns_ = 0;
+  while (!going_.empty()) {
+    const bool ran = run(tasks, drafts);
+    if (!ran && !step(tasks, drafts)) break;
+    if (ingest_ns_ == 0) ingest_ns_ = ran ? runner_->first_ns() : ns();
+  }
+  for (const HeadTask& task : tasks) target_.kv().truncate(task.kv, cached_tokens(task));
+  draft_ns_ = ns() - ingest_ns_;
+}
+
+template <class GoesOn>
+void EarlyExitDrafter::keep_going(std::span<const HeadTask> tasks, GoesOn goes_on) {
+  size_t kept = 0;
+  for (size_t place = 0; place < going_.size(); ++place) {
+    const size_t i = going_[place];
+    if (goes_on(place) && target_.kv().length(tasks[i].kv) < target_.max_positions()) going_[kept++] = i;
+  }
+  going_.resize(kept);
+}
+
+// Several tokens for each where the model computes, or one where it may be the last. False: the host draws
+// these, or the cache has no room for so many.
+bool EarlyExitDrafter::run(std::span<const HeadTask> tasks, std::vector<HeadDraft>& drafts) {
+  if (!runner_) return false;
+  const bool is_watched =
+      std::any_of(going_.begin(), going_.end(), [&](size_t i) { return may_stop(tasks[i].stop); });
+  runs_.clear();
+  for (const size_t i : going_) {
+    const HeadTask& task = tasks[i];
+    const auto left = task.gamma - static_cast<int64_t>(drafts[i].ids.size());
+    const int64_t room = target_.max_positions() - target_.kv().length(task.kv);
+    runs_.push_back({.sequence = task.kv,
+                     .inputs = last_token(task, drafts[i]),
+                     .first = draws_.step_of(task, drafts[i]),
+                     .count = is_watched ? 1 : static_cast<int32_t>(std::min(left, room))});
+  }
+  if (!runner_->takes(runs_)) return false;
+  if (const Status status = runner_->run(runs_, is_watched); !status.ok()) {
+    CHECK(status.code() == StatusCode::kResourceExhausted, "early exit: {}", status.message());
+    return false;
+  }
+  keep_going(tasks, [&](size_t place) {
+    const size_t i = going_[place];
+    return take_run(place, is_watched, tasks[i], drafts[i]);
+  });
+  return true;
+}
+
+bool EarlyExitDrafter::take_run(size_t run, bool is_watched, const HeadTask& task, HeadDraft& draft) {
+  const auto tokens = runner_->tokens(run);
+  for (size_t n = 0; n < tokens.size(); ++n) {
+    if (needs_q(effective_rule(*task.sampling))) runner_->read_q(run, n, draft.q.emplace_back());
+    const auto confidence = is_watched ? runner_->confidence(run, n) : DraftConfidence();
+    if (!draws_.take(task, tokens[n], confidence, draft)) return false;
+  }
+  return !runner_->failed(run);
 }
 
 // One token for each. False: the cache is full, on every rank alike.
 bool EarlyExitDrafter::step(std::span<const HeadTask> tasks, std::vector<HeadDraft>& drafts) {
   slices_.clear();
   keep_.clear();
-  const auto most = static_cast<size_t>(std::min(target_.max_rows(), target_.max_logit_rows()));
-  going_.resize(std::min(going_.size(), most));
   for (const size_t i : going_) {
-    const std::span<const TokenId> ids = drafts[i].ids;
-    slices_.push_back({.sequence = tasks[i].kv,
-                       .tokens = ids.empty() ? tasks[i].committed.last(1) : ids.last(1),
-                       .logit_rows = 1});
+    slices_.push_back({.sequence = tasks[i].kv, .tokens = last_token(tasks[i], drafts[i]), .logit_rows = 1});
     keep_.push_back(&exited_.at(tasks[i].sequence));
   }
-  const auto shard = forward_first(target_, slices_, layers_, keep_);
+  const auto shard = target_.forward_first(slices_, layers_, keep_);
   if (!shard.ok()) {
     CHECK(shard.status().code() == StatusCode::kResourceExhausted, "early exit: {}",
           shard.status().message());
     return false;
   }
-  const auto rows = gathered(*shard);
-  size_t kept = 0;
-  for (size_t row = 0; row < going_.size(); ++row) {
-    const size_t i = going_[row];
-    if (draws_.draw(tasks[i], rows.row(static_cast<int64_t>(row)), drafts[i]) &&
-        target_.kv().length(tasks[i].kv) < target_.max_positions())
-      going_[kept++] = i;
+  auto rows = shard->logits;
+  if (group_.size() > 1) {
+    gathering_.exchange(*shard);
+    rows = gathering_.rows();
   }
-  going_.resize(kept);
+  keep_going(tasks, [&](size_t place) {
+    const size_t i = going_[place];
+    return draws_.draw(tasks[i], rows.row(static_cast<int64_t>(place)), drafts[i]);
+  });
   return true;
 }
 
 const ExitedTokens* EarlyExitDrafter::exited(SequenceId sequence) const {
   const auto at = exited_.find(sequence);
   return at == exited_.end() ? nullptr : &at->second;
-}
-
-// Every rank's part of the vocabulary, side by side.
-TensorView<const float, 2> EarlyExitDrafter::gathered(const LogitsShard& shard) {
-  if (group_.size() == 1) return shard.logits;
-  const int64_t rows = shard.logits.extent(0), ranks = group_.size();
-  const auto range_of = [&](int64_t rank) {
-    return vocab_range(shard.vocab_size, {.tp_rank = static_cast<int>(rank), .tp_size = group_.size()});
-  };
-  int64_t widest = 0;
-  for (int64_t r = 0; r < ranks; ++r) widest = std::max(widest, range_of(r).size());
-  mine_.resize(static_cast<size_t>(rows * widest));
-  all_.resize(mine_.size() * static_cast<size_t>(ranks));
-  rows_.resize(static_cast<size_t>(rows * shard.vocab_size));
-  for (int64_t row = 0; row < rows; ++row) {
-    const auto from = shard.logits.row(row);
-    std::copy(from.begin(), from.end(), mine_.begin() + row * widest);
-  }
-  group_.all_gather(std::as_bytes(std::span(mine_)), std::as_writable_bytes(std::span(all_)));
-  for (int64_t r = 0; r < ranks; ++r)
-    for (int64_t row = 0; row < rows; ++row)
-      std::copy_n(all_.begin() + (r * rows + row) * widest, range_of(r).size(),
-                  rows_.begin() + row * shard.vocab_size + range_of(r).begin);
-  return {rows_.data(), {rows, shard.vocab_size}};
 }
 
 }  // namespace outrider

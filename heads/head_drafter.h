@@ -77,7 +77,8 @@ class HeadDrafter {
   virtual void draft(std::span<const HeadTask> tasks, StateSource& states,
                      std::vector<HeadDraft>& drafts) = 0;
   virtual void close(SequenceId sequence) = 0;
-  // What the target's next pass over a sequence need not compute again; null: everything.
+  // What the target's next pass over a sequence need not compute again; null, or without tokens, as of a
+  // target on a device: everything is computed.
   virtual const ExitedTokens* exited(SequenceId) const { return nullptr; }
 
   // Times of the last draft(): until all first tokens were there, and from then on.

@@ -62,6 +62,11 @@ class HeadDraws {
   // Adds a token to the draft from its row of logits. False: the draft ends before it (the row is not finite,
   // or the stop rule says so), or with it.
   bool draw(const HeadTask& task, std::span<const float> logits, HeadDraft& draft);
+  // The same of a token that was drawn elsewhere, by the step of step_of(); empty: the row was not finite.
+  // What it was drawn from is in the draft already.
+  bool take(const HeadTask& task, std::optional<TokenId> token, const DraftConfidence& confidence,
+            HeadDraft& draft) const;
+  DraftStep step_of(const HeadTask& task, const HeadDraft& draft) const;
 
   // A tree for a task that branches, whose paths have `depth` tokens at most.
   void begin_tree(const HeadTask& task, int32_t depth, HeadTree& tree);
@@ -86,10 +91,6 @@ class HeadDraws {
   void queue_draw(std::span<const Chain> chains, FloatRows logits);
   void queue_step(std::span<Chain> chains, Steps& steps);
   void take_drawn(std::span<Chain> chains, int32_t first, int32_t end);
-  DraftStep step_of(const HeadTask& task, const HeadDraft& draft) const;
-  // A token that was drawn, and what it was drawn from.
-  bool take(const HeadTask& task, std::optional<TokenId> token, const DraftConfidence& confidence,
-            HeadDraft& draft) const;
   DraftStep step_behind(const Look& look, std::span<const TokenId> path) const;
   size_t look_there(std::span<const Look> looks, FloatRows logits);
   void look_here(const Look& look, std::span<const float> logits);

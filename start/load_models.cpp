@@ -96,6 +96,11 @@ Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation
   if (prepared.head && settings.models.head() && group.rank() == 0) model_opts.taps = prepared.head->taps;
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
+  if (settings.models.exits_early()) {
+    model_opts.exit_layer = settings.models.exit_layer;
+    // Ranks draw on the host, from the logits of all.
+    if (group.size() == 1) model_opts.run_sequences = settings.models.max_num_seqs;
+  }
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
   LoadedTarget loaded;
   ASSIGN_OR_RETURN(loaded.model, Model::load(settings.models.model, model_opts, group));

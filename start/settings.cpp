@@ -49,8 +49,6 @@ Status check_head_settings(const RoleSettings& settings) {
   const auto tree = parse_speculative_tree(s.speculative_tree);
   if (tree.ok() && (tree->automatic || !tree->shape.is_chain()))
     return refuse("--speculative-tree " + s.speculative_tree, "it drafts chains; use --speculative-tree off");
-  if (m.device.starts_with("cuda"))
-    return refuse("--device " + m.device, "models exit early on the CPU alone; use --device cpu");
   return {};
 }
 

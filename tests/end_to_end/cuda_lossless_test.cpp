@@ -244,23 +244,29 @@ TEST_P(CudaTrees, PqRulesDoNotDependOnRanks) {
   }
 }
 
-// What one text's prompt left in the cache serves another's, and who came last gives its blocks up where
-// there are too few: the device's blocks are shared, copied on write, cut and filled anew. Texts outgrow the
-// block of room that they are opened with.
-TEST_P(CudaTrees, PrefixCacheAndPreemptionChangeNoText) {
+// Half of them begin alike. Their texts outgrow the block of room that they are opened with.
+std::vector<Request> crowded_requests() {
   std::mt19937 random(5);
   std::vector<Request> requests;
   std::vector<TokenId> beginning;
   for (int i = 0; i < 20; ++i) beginning.emplace_back(static_cast<int32_t>(random() % 6 + 10));
   for (int i = 0; i < 4; ++i) {
     Request request{.prompt = beginning, .max_tokens = 22, .ignore_eos = true};
-    if (i % 2) request.prompt.clear();  // half of them begin alike
+    if (i % 2) request.prompt.clear();
     while (request.prompt.size() < 28) request.prompt.emplace_back(static_cast<int32_t>(random() % 6 + 10));
     request.sampling.rule = i < 2 ? Rule::kInvariant : Rule::kNaive;
     request.sampling.seed = Seed{50 + static_cast<uint64_t>(i)};
     request.gamma = parse_gamma_policy("fixed:gamma=2").value();
     requests.push_back(std::move(request));
   }
+  return requests;
+}
+constexpr int64_t kCrowdedTokens = 7 * kBlockTokens;
+
+// What one text's prompt left in the cache serves another's, and who came last gives its blocks up where
+// there are too few: the device's blocks are shared, copied on write, cut and filled anew.
+TEST_P(CudaTrees, PrefixCacheAndPreemptionChangeNoText) {
+  const auto requests = crowded_requests();
   TestCluster whole({.target = GetParam().model,
                      .max_num_seqs = 3,
                      .device = kDevice,
@@ -271,12 +277,93 @@ TEST_P(CudaTrees, PrefixCacheAndPreemptionChangeNoText) {
   for (const DrafterKind drafter : {DrafterKind::kNone, DrafterKind::kModel}) {
     ClusterOptions tight = options(fixed_, 1);
     tight.drafter = drafter;
-    tight.kv_tokens = 7 * kBlockTokens;
+    tight.kv_tokens = kCrowdedTokens;
     TestCluster cluster(tight);
     EXPECT_EQ(expected, texts(cluster.run(requests)));
     EXPECT_GT(cluster.totals().prefix_hits, 0);
     EXPECT_GT(cluster.totals().preemptions, 0);
   }
+}
+
+// The target's own first layers draft. One rank draws on its device, several on the host from the logits of
+// all.
+class CudaEarlyExit : public CudaLossless {
+ protected:
+  static ClusterOptions options(int64_t layers, int tp_size, int batch) {
+    return {.target = GetParam().model,
+            .exit_layer = layers,
+            .tp_size = tp_size,
+            .max_num_seqs = batch,
+            .device = kDevice,
+            .weight_format = GetParam().format};
+  }
+  static ClusterOptions plain() {
+    return {.target = GetParam().model, .device = kDevice, .weight_format = GetParam().format};
+  }
+};
+
+TEST_P(CudaEarlyExit, TextIsPlainText) {
+  TestCluster without(plain());
+  const auto expected = texts(without.run(some_requests(0)));
+  int64_t accepted = -1;
+  for (const auto& [tp_size, batch] : {std::pair{1, 1}, {1, 4}, {2, 4}, {4, 3}}) {
+    TestCluster cluster(options(1, tp_size, batch));
+    EXPECT_EQ(expected, texts(cluster.run(some_requests(3)))) << tp_size << " ranks, batch " << batch;
+    const Totals& totals = cluster.totals();
+    EXPECT_GT(totals.rounds.rollbacks, 10);
+    EXPECT_EQ(totals.drafts_received, totals.proposals);
+    if (accepted < 0) accepted = totals.rounds.accepted;
+    EXPECT_EQ(totals.rounds.accepted, accepted);  // the same drafts
+  }
+}
+
+// A draft of all layers is the target's own choice.
+TEST_P(CudaEarlyExit, AllLayersAreAlwaysRight) {
+  const int64_t layers = read_model_config(testing::golden_model(GetParam().model)).value().num_layers;
+  for (const int tp_size : {1, 2}) {
+    TestCluster cluster(options(layers, tp_size, 3));
+    auto requests = some_requests(4);
+    std::erase_if(requests, [](const Request& r) { return r.sampling.rule == Rule::kNaive; });
+    (void)texts(cluster.run(std::move(requests)));
+    EXPECT_GT(cluster.totals().rounds.accepted, 20) << tp_size << " ranks";
+    EXPECT_EQ(cluster.totals().rounds.rollbacks, 0) << tp_size << " ranks";
+  }
+}
+
+TEST_P(CudaEarlyExit, PqRulesDoNotDependOnRanks) {
+  std::vector<std::vector<TokenId>> expected;
+  for (const int tp_size : {1, 2}) {
+    ClusterOptions ranks = options(1, tp_size, 3);
+    ranks.q_kind = GetParam().format == WeightFormat::kAuto ? QKind::kDense : QKind::kSparse;
+    ranks.row_bytes = ranks.q_kind == QKind::kSparse ? 64 : 0;
+    auto requests = some_requests(3);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].sampling.rule = i % 2 ? Rule::kToken : Rule::kBlock;
+      requests[i].sampling.temperature = 1.2f;
+    }
+    TestCluster cluster(ranks);
+    const auto actual = texts(cluster.run(std::move(requests)));
+    if (tp_size == 1) expected = actual;
+    EXPECT_EQ(actual, expected);
+    EXPECT_GT(cluster.totals().rounds.accepted, 5);
+    EXPECT_EQ(cluster.totals().dropped(DropReason::kBadQ), 0);
+  }
+}
+
+TEST_P(CudaEarlyExit, PreemptionChangesNoText) {
+  const auto requests = crowded_requests();
+  ClusterOptions wide = plain();
+  wide.max_num_seqs = 3;
+  wide.prefix_caching = false;
+  TestCluster whole(wide);
+  const auto expected = texts(whole.run(requests));
+  ClusterOptions tight = options(1, 1, 3);
+  tight.kv_tokens = kCrowdedTokens;
+  TestCluster cluster(tight);
+  EXPECT_EQ(expected, texts(cluster.run(requests)));
+  EXPECT_GT(cluster.totals().prefix_hits, 0);
+  EXPECT_GT(cluster.totals().preemptions, 0);
+  EXPECT_GT(cluster.totals().rounds.drafted, 20);
 }
 
 // A head on the host reads states that the device kept: inputs of layers, and what the last one yields, which
@@ -398,6 +485,11 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaLossless,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
                                            Weights{"int8", "qwen3-bf16", WeightFormat::kInt8},
                                            Weights{"fp8", "qwen3-bf16", WeightFormat::kFloat8},
+                                           Weights{"latents", "deepseek-v3", WeightFormat::kBFloat16}),
+                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, CudaEarlyExit,
+                         ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
+                                           Weights{"experts", "mixtral", WeightFormat::kBFloat16},
                                            Weights{"latents", "deepseek-v3", WeightFormat::kBFloat16}),
                          [](const auto& instance) { return instance.param.name; });
 INSTANTIATE_TEST_SUITE_P(Models, CudaPublished,

@@ -6,6 +6,7 @@
 #include "tests/support/law_samples.h"
 #include "tests/support/test_models.h"
 #include "tests/support/token_law.h"
+#include "transformer/model/cpu_model.h"
 
 namespace outrider {
 namespace {
@@ -29,7 +30,9 @@ struct Counted {
 Counted run_counting(ClusterOptions options, std::vector<Request> requests) {
   Counted run;
   std::atomic<int64_t> taken_up{0};
-  options.target_ended = [&](const Model& model) { taken_up += rows_taken_up(model); };
+  options.target_ended = [&](const Model& model) {
+    taken_up += dynamic_cast<const CpuModel&>(model).rows_taken_up();
+  };
   {
     TestCluster cluster(options);
     run.results = cluster.run(std::move(requests));

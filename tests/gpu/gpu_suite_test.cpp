@@ -141,6 +141,8 @@ const Names kCorrectness{"ops",
                          "same_text_head_worker",
                          "same_text_head_tree",
                          "same_text_head_two_ranks",
+                         "same_text_layerskip_1",
+                         "same_text_layerskip_2",
                          "same_text_mpirun",
                          "nccl_between_gpus",
                          "threads_on_all_gpus",
@@ -158,7 +160,7 @@ TEST_F(GpuSuite, EveryStepRunsAndItsResultsAreRead) {
   ASSERT_TRUE(results_.is_object()) << outcome.describe();
   EXPECT_EQ(failed(), Names{}) << outcome.describe();
   Names expected = kCorrectness;
-  for (const char* name : {"timings", "synth_8b", "pair", "pair_int8_draft", "pair_eagle3", "peers"})
+  for (const char* name : {"timings", "synth_8b", "pair", "pair_int8_draft", "pair_eagle3", "pair_layerskip", "peers"})
     expected.emplace_back(name);
   Names names = steps([](const auto&) { return true; });
   std::replace(names.begin(), names.end(), std::string("synth_1.1b"), std::string("synth_8b"));
@@ -187,9 +189,11 @@ TEST_F(GpuSuite, EveryStepRunsAndItsResultsAreRead) {
 
   // What docs/cuda.md reads of the pair.
   EXPECT_TRUE(results_["pair"].is_object() && results_["pair_int8_draft"].is_object());
-  const nlohmann::json& drafts = results_["pair_eagle3"]["metrics"]["drafts"];
-  for (const char* field : {"ingest_ms", "draft_ms", "received"})
-    EXPECT_TRUE(drafts.contains(field)) << field << " of " << drafts;
+  for (const char* pair : {"pair_eagle3", "pair_layerskip"}) {
+    const nlohmann::json& drafts = results_[pair]["metrics"]["drafts"];
+    for (const char* field : {"ingest_ms", "draft_ms", "received"})
+      EXPECT_TRUE(drafts.contains(field)) << field << " of " << pair;
+  }
 }
 
 // A step that must fail does, alone, and says why.

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/draft_tree.h"
-#include "heads/head_drafter.h"
+#include "heads/early_exit_drafter.h"
 #include "tests/emulation/stream.h"
 #include "tests/heads/golden_heads.h"
 #include "transformer/sampling/penalties.h"
@@ -71,6 +71,46 @@ TEST_P(WaitsOfHeads, OneForADraft) {
 
 INSTANTIATE_TEST_SUITE_P(Heads, WaitsOfHeads, ::testing::ValuesIn(testing::kGoldenHeads),
                          testing::head_test_name);
+
+// A target's first layers, too; besides, the inputs of the steps behind the first one wait until its own,
+// which are read at once, have left the host.
+TEST(WaitsOfFirstLayers, OneForADraftBesidesItsInputs) {
+  constexpr int32_t kGamma = 5;
+  const auto single = make_single_collectives();
+  const auto target = testing::load_or_die(testing::golden_model("qwen3-bf16"),
+                                           {.device = {.kind = Device::Kind::kCuda},
+                                            .max_positions = 60,
+                                            .run_sequences = 2,
+                                            .exit_layer = 1,
+                                            .kv_tokens = 120},
+                                           *single);
+  EarlyExitDrafter drafter(*target, *single, 1, {.max_sequences = 2});
+  const std::vector<TokenId> text(9, TokenId(9));
+  const KvHandle kv = target->kv().create();
+  const BatchSlice slice{kv, std::span(text).first(8), 0};
+  ASSERT_TRUE(target->forward({&slice, 1}).ok());
+  class NoStates final : public StateSource {
+    void read(SequenceId, int64_t, FloatRows) override { FAIL(); }
+  } states;
+  const StopRule watched{.kind = StopKind::kSvip, .threshold = 100, .scale = 1};
+  for (const auto& [rule, stop, expected] : {std::tuple{Rule::kInvariant, StopRule(), 2},
+                                             {Rule::kToken, StopRule(), 2},
+                                             {Rule::kGreedy, watched, kGamma}}) {
+    const SamplingParams sampling{.rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f};
+    const HeadTask task{.sequence = SequenceId(1),
+                        .committed = text,
+                        .sampling = &sampling,
+                        .round = Round(1),
+                        .gamma = kGamma,
+                        .stop = stop,
+                        .kv = kv};
+    std::vector<HeadDraft> drafts;
+    const uint64_t before = cuda::emulation::host_waits();
+    drafter.draft({&task, 1}, states, drafts);
+    EXPECT_EQ(cuda::emulation::host_waits() - before, static_cast<uint64_t>(expected)) << rule_name(rule);
+    EXPECT_EQ(drafts[0].ids.size(), static_cast<size_t>(kGamma));
+  }
+}
 
 class WaitsOfPairs : public WaitsOfHeads {};
 

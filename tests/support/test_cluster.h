@@ -222,6 +222,8 @@ class TestCluster {
           ModelOptions options = model_options({r, options_.tp_size}, options_.max_num_seqs);
           if (r == 0 && !options_.head.empty()) options.taps = head_config().taps;
           if (options_.kv_tokens > 0) options.kv_tokens = options_.kv_tokens;
+          options.exit_layer = options_.exit_layer;
+          if (options_.exit_layer > 0 && options_.tp_size == 1) options.run_sequences = options_.max_num_seqs;
           auto model = load_or_die(directory(options_.target), options, group);
           auto head = r == 0 && !options_.head_at_worker ? load_head(model.get()) : nullptr;
           auto transport = r == 0 ? connect() : nullptr;

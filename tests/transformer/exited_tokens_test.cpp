@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "tests/transformer/model_suite.h"
-#include "transformer/model/early_exit.h"
+#include "transformer/model/cpu_model.h"
 
 namespace outrider {
 namespace {
+
+int64_t rows_taken_up(const Model& model) { return dynamic_cast<const CpuModel&>(model).rows_taken_up(); }
 
 constexpr int64_t kDrafted = 4;  // passes through the first layers; a draft's last token is in none
 
@@ -47,7 +49,7 @@ class Batch {
         slices.push_back({texts_[i].kv, std::span(texts_[i].ids).subspan(texts_[i].known + step, 1), 1});
         keep.push_back(&texts_[i].exited);
       }
-      ASSERT_TRUE(forward_first(model_, slices, layers_, keep).ok());
+      ASSERT_TRUE(model_.forward_first(slices, layers_, keep).ok());
     }
     forget();
   }
@@ -177,7 +179,7 @@ TEST(ExitedTokens, AreThoseOfTheirPlaceAlone) {
   EXPECT_EQ(exited.count_of(0, ids), 0);
   const BatchSlice slice{kv, std::span(ids).first(3), 1};
   ExitedTokens* keep = &exited;
-  ASSERT_TRUE(forward_first(*model, {&slice, 1}, 1, {&keep, 1}).ok());
+  ASSERT_TRUE(model->forward_first({&slice, 1}, 1, {&keep, 1}).ok());
   EXPECT_EQ(exited.count_of(0, ids), 3);
   EXPECT_EQ(exited.count_of(0, std::span(ids).first(2)), 2);
   EXPECT_EQ(exited.count_of(1, ids), 0);

@@ -111,6 +111,7 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
 
 Result<LogitsShard> CpuModel::forward_first(std::span<const BatchSlice> batch, int64_t layers,
                                             std::span<ExitedTokens* const> exited) {
+  CHECK(layers >= 1 && layers <= config_.num_layers, "{} layers of {}", layers, config_.num_layers);
   RETURN_IF_ERROR(make_room(batch));
   enter(batch);
   run_layers(batch, 0, layers);

@@ -21,9 +21,9 @@ class CpuModel final : public Model {
   ~CpuModel() override;
 
   Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
-  // Through so many layers (early_exit.h).
   Result<LogitsShard> forward_first(std::span<const BatchSlice> batch, int64_t layers,
-                                    std::span<ExitedTokens* const> exited);
+                                    std::span<ExitedTokens* const> exited) override;
+  // Rows of whole passes that went on from where they had exited, since the model was made.
   int64_t rows_taken_up() const { return taken_up_.total(); }
 
   KvCache& kv() override { return kv_; }

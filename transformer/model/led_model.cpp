@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "transformer/model/logits_gathering.h"
 
 namespace outrider {
 namespace {
@@ -113,42 +114,6 @@ class OrderReader {
   std::vector<int32_t> parents_;
 };
 
-// Brings the vocabulary's parts together, on every rank: all send as much as the widest has.
-class LogitsGathering {
- public:
-  LogitsGathering(Collectives& group, int64_t vocab_size) : group_(group), vocab_size_(vocab_size) {
-    for (int r = 0; r < group.size(); ++r) widest_ = std::max(widest_, part(r).size());
-  }
-
-  // Whole rows on the leader; empty on the others.
-  std::span<float> gather(const LogitsShard& shard) {
-    const int64_t rows = shard.logits.extent(0);
-    if (rows == 0) return {};
-    mine_.resize(static_cast<size_t>(rows * widest_));
-    for (int64_t row = 0; row < rows; ++row)
-      std::ranges::copy(shard.logits.row(row), mine_.begin() + row * widest_);
-    all_.resize(mine_.size() * static_cast<size_t>(group_.size()));
-    group_.all_gather(std::as_bytes(std::span(mine_)), std::as_writable_bytes(std::span(all_)));
-    if (group_.rank() != 0) return {};
-    whole_.resize(static_cast<size_t>(rows * vocab_size_));
-    for (int r = 0; r < group_.size(); ++r)
-      for (int64_t row = 0; row < rows; ++row)
-        std::copy_n(all_.begin() + (r * rows + row) * widest_, part(r).size(),
-                    whole_.begin() + row * vocab_size_ + part(r).begin);
-    return whole_;
-  }
-
- private:
-  IndexRange part(int rank) const {
-    return vocab_range(vocab_size_, {.tp_rank = rank, .tp_size = group_.size()});
-  }
-
-  Collectives& group_;
-  const int64_t vocab_size_;
-  int64_t widest_ = 0;
-  std::vector<float> mine_, all_, whole_;  // [rows, widest_], [ranks, rows, widest_], [rows, vocab_size_]
-};
-
 class LedModel final : public Model {
  public:
   LedModel(std::unique_ptr<Model> shard, Collectives& group)
@@ -171,10 +136,9 @@ class LedModel final : public Model {
     calls_.clear();
     ASSIGN_OR_RETURN(const LogitsShard mine, shard_->forward(batch));
     const int64_t all = mine.vocab_size;
-    return LogitsShard{.logits = {gathering_.gather(mine).data(), {mine.logits.extent(0), all}},
-                       .vocab_range = {0, all},
-                       .vocab_size = all,
-                       .hidden = mine.hidden};
+    gathering_.exchange(mine);
+    return LogitsShard{
+        .logits = gathering_.rows(), .vocab_range = {0, all}, .vocab_size = all, .hidden = mine.hidden};
   }
 
   KvCache& kv() override {
@@ -232,7 +196,7 @@ Status follow_leader(Model& shard, Collectives& group) {
       return malformed(fmt::format("rank {} of a model has {} free KV blocks, its leader {}", group.rank(),
                                    shard.kv().free_blocks(), free_blocks));
     if (what != Order::kForward) continue;
-    if (const auto logits = shard.forward(order.batch()); logits.ok()) gathering.gather(*logits);
+    if (const auto logits = shard.forward(order.batch()); logits.ok()) gathering.exchange(*logits);
   }
 }
 

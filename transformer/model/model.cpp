@@ -32,6 +32,11 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
 
 void Model::read_states(KvHandle, int64_t, std::span<float>) const { CHECK(false, "a model without taps"); }
 
+Result<LogitsShard> Model::forward_first(std::span<const BatchSlice>, int64_t,
+                                         std::span<ExitedTokens* const>) {
+  return unsupported("this model does not exit early");
+}
+
 std::unique_ptr<TokenRunner> Model::make_runner(int64_t) { return nullptr; }
 
 int64_t planned_positions(const ModelConfig& config, const ModelOptions& options) {

@@ -27,6 +27,7 @@ namespace cuda {
 class DeviceGroup;
 }
 
+class ExitedTokens;
 class TokenRunner;
 
 struct Device {
@@ -45,7 +46,10 @@ struct ModelOptions {
   int64_t max_logit_rows = 64;
   int64_t max_positions = 0;  // longest sequence; 0: what the model supports
   int64_t run_sequences = 0;  // for how many at a time make_runner() plans; 0: there is no runner
-  int64_t kv_tokens = 0;      // capacity of the cache in tokens, over all sequences; 0: one longest sequence
+  // A device plans for passes through the first so many layers (forward_first), and what make_runner() draws
+  // is of them; 0: of whole passes.
+  int64_t exit_layer = 0;
+  int64_t kv_tokens = 0;  // capacity of the cache in tokens, over all sequences; 0: one longest sequence
   enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
   WeightFormat weight_format = WeightFormat::kAuto;
   std::optional<TokenId> stand_in;  // EmbeddedIds: a draft's, whose target may have more tokens
@@ -73,6 +77,13 @@ class Model {
     ASSIGN_OR_RETURN(const LogitsShard logits, forward(batch));
     return PlacedLogits(logits);
   }
+  // The first `layers` layers, at least one, the final norm and the output head, as a model of their own
+  // (LayerSkip, Elhoushi et al. 2024, 2404.16710); otherwise as forward(). Keys and values of these layers
+  // are what a whole pass would have written, and those of the layers behind are not, so the caller truncates
+  // the tokens again. exited[i] gets the tokens of batch[i], which a whole pass may take up
+  // (BatchSlice::exited); from a model on a device it gets none.
+  virtual Result<LogitsShard> forward_first(std::span<const BatchSlice> batch, int64_t layers,
+                                            std::span<ExitedTokens* const> exited);
   // What connects the devices of the ranks; null where the model computes on the host.
   virtual cuda::DeviceGroup* device_group() { return nullptr; }
 

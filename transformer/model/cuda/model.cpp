@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "transformer/files/weight_map.h"
 #include "transformer/model/cuda/layer_parts.h"
@@ -44,6 +45,8 @@ CudaModel::CudaModel(const MemoryPlan& plan, const ModelOptions& options, Collec
       local_rope_(rope_tables(config_, LayerRope::kLocal, max_positions_, *stream_)),
       act_(std::make_unique<Activations>(plan, options, max_positions_)),
       expert_work_(most_expert_work(weights_)) {
+  CHECK(options_.exit_layer >= 0 && options_.exit_layer <= config_.num_layers, "exit layer {} of {}",
+        options_.exit_layer, config_.num_layers);
   prepare_matmul(device_.shared_bytes);
   prepare_attention(device_.shared_bytes);
   // Ranks queue the same operations of the group, whichever of them keep states.
@@ -118,12 +121,14 @@ void CudaModel::warm_up() {
 // At start-up, so that no step pays for it.
 void CudaModel::capture_graphs() {
   const int64_t last = std::min({kGraphRows, options_.max_rows, options_.max_logit_rows});
-  for (int64_t rows = 1; rows <= last; ++rows)
-    graphs_[rows] = std::make_unique<Graph>(*stream_, [&] { queue_forward(rows, rows); });
+  std::set<int64_t> passes{config_.num_layers};
+  if (options_.exit_layer > 0) passes.insert(options_.exit_layer);
+  for (const int64_t layers : passes)
+    for (int64_t rows = 1; rows <= last; ++rows)
+      graphs_[{layers, rows}] = std::make_unique<Graph>(*stream_, [&] { queue_forward(layers, rows, rows); });
 }
 
-Result<LogitsShard> CudaModel::forward(std::span<const BatchSlice> batch) {
-  ASSIGN_OR_RETURN(const DeviceLogits logits, forward_on_device(batch));
+LogitsShard CudaModel::fetch(const DeviceLogits& logits) {
   copy(logits.host_room, logits.logits.data(), logits.logits.size(), logits.stream);
   group_->wait(logits.stream);
   return LogitsShard{.logits = TensorView<float, 2>(logits.host_room, logits.logits.extents()),
@@ -131,12 +136,25 @@ Result<LogitsShard> CudaModel::forward(std::span<const BatchSlice> batch) {
                      .vocab_size = logits.vocab_size};
 }
 
+Result<LogitsShard> CudaModel::forward(std::span<const BatchSlice> batch) {
+  ASSIGN_OR_RETURN(const DeviceLogits logits, forward_on_device(batch));
+  return fetch(logits);
+}
+
+// Nothing is kept for the whole pass: reading the weights is what a pass of few rows takes.
+Result<LogitsShard> CudaModel::forward_first(std::span<const BatchSlice> batch, int64_t layers,
+                                             std::span<ExitedTokens* const>) {
+  ASSIGN_OR_RETURN(const DeviceLogits logits, forward_through(layers, batch));
+  return fetch(logits);
+}
+
 Result<PlacedLogits> CudaModel::forward_in_place(std::span<const BatchSlice> batch) {
   ASSIGN_OR_RETURN(const DeviceLogits logits, forward_on_device(batch));
   return PlacedLogits(logits);
 }
 
-Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> batch) {
+Result<DeviceLogits> CudaModel::forward_through(int64_t layers, std::span<const BatchSlice> batch) {
+  CHECK(layers >= 1 && layers <= config_.num_layers, "{} layers of {}", layers, config_.num_layers);
   const auto [rows, logit_rows] = count_rows(batch);
   CHECK(rows <= options_.max_rows && logit_rows <= options_.max_logit_rows,
         "{} rows, {} of them with logits; planned {}, {}", rows, logit_rows, options_.max_rows,
@@ -144,7 +162,7 @@ Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> ba
   use_device(options_.device.index);
   RETURN_IF_ERROR(append_batch(kv_, batch, max_positions_));
   inputs_.send(batch, kv_, *stream_);
-  queue_pass(rows, logit_rows);
+  queue_pass(layers, rows, logit_rows);
   return DeviceLogits{.logits = TensorView<float, 2>(act_->logits.data(), {logit_rows, act_->vocab}),
                       .vocab_range = plan_.vocab,
                       .vocab_size = config_.vocab_size,
@@ -152,13 +170,13 @@ Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> ba
                       .host_room = act_->host_logits.data()};
 }
 
-void CudaModel::queue_pass(int64_t rows, int64_t logit_rows) {
+void CudaModel::queue_pass(int64_t layers, int64_t rows, int64_t logit_rows) {
   group_->begin_pass();
-  const auto graph = graphs_.find(rows);
+  const auto graph = graphs_.find({layers, rows});
   if (graph != graphs_.end() && logit_rows == rows)
     graph->second->launch(*stream_);
   else
-    queue_forward(rows, logit_rows);
+    queue_forward(layers, rows, logit_rows);
 }
 
 void CudaModel::read_states(KvHandle sequence, int64_t index, std::span<float> to) const {

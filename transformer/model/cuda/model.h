@@ -30,9 +30,13 @@ class CudaModel final : public Model {
 
   Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
   Result<PlacedLogits> forward_in_place(std::span<const BatchSlice> batch) override;
+  Result<LogitsShard> forward_first(std::span<const BatchSlice> batch, int64_t layers,
+                                    std::span<ExitedTokens* const>) override;
   DeviceGroup* device_group() override { return group_.get(); }
   // forward_in_place(), whose logits are always on the device here.
-  Result<DeviceLogits> forward_on_device(std::span<const BatchSlice> batch);
+  Result<DeviceLogits> forward_on_device(std::span<const BatchSlice> batch) {
+    return forward_through(config_.num_layers, batch);
+  }
 
   std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size) override;
 
@@ -65,9 +69,14 @@ class CudaModel final : public Model {
   void capture_graphs();
   bool is_split() const { return group_->size() > 1; }
   float* logits() const;
+  // Passes go through the first `layers` layers, the final norm and the output head.
+  Result<DeviceLogits> forward_through(int64_t layers, std::span<const BatchSlice> batch);
   // queue_forward, as a graph where there is one.
-  void queue_pass(int64_t rows, int64_t logit_rows);
-  void queue_forward(int64_t rows, int64_t logit_rows);
+  void queue_pass(int64_t layers, int64_t rows, int64_t logit_rows);
+  void queue_forward(int64_t layers, int64_t rows, int64_t logit_rows);
+  // Waits for them.
+  LogitsShard fetch(const DeviceLogits& logits);
+  bool has_graph(int64_t layers, int64_t rows) const { return graphs_.contains({layers, rows}); }
   void queue_embedding(int64_t rows);
   // rows: of arguments.added.
   void queue_sum_and_norm(const NormArguments& arguments, int64_t rows);
@@ -99,9 +108,9 @@ class CudaModel final : public Model {
   std::unique_ptr<DeviceGroup> group_;  // sums partial results over the ranks
   RopeTables rope_, local_rope_;        // the latter where some layer turns by it
   std::unique_ptr<Activations> act_;
-  DeviceBuffer<int32_t> expert_work_;                 // MixtureRoom's
-  bool any_last_tap_ = false;                         // some rank keeps what the last layer yields
-  std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // by rows
+  DeviceBuffer<int32_t> expert_work_;  // MixtureRoom's
+  bool any_last_tap_ = false;          // some rank keeps what the last layer yields
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Graph>> graphs_;  // by layers and rows
 };
 
 }  // namespace outrider::cuda

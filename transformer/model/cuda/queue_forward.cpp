@@ -6,14 +6,14 @@
 
 namespace outrider::cuda {
 
-void CudaModel::queue_forward(int64_t rows, int64_t logit_rows) {
+void CudaModel::queue_forward(int64_t layers, int64_t rows, int64_t logit_rows) {
   queue_embedding(rows);
-  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < layers; ++layer) {
     queue_attention(layer, rows);
     queue_mlp(layer, rows);
   }
-  NormArguments last = norm_behind_mlp(config_.num_layers - 1, weights_.final_norm.data());
-  if (any_last_tap_) {
+  NormArguments last = norm_behind_mlp(layers - 1, weights_.final_norm.data());
+  if (any_last_tap_ && layers == config_.num_layers) {
     last.rows = rows;
     queue_sum_and_norm(last, rows);  // for the residual stream of rows without logits
     queue_states(config_.num_layers, rows);

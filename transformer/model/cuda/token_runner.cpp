@@ -43,6 +43,7 @@ DrawLimits look_limits(int64_t rows, int64_t vocab_size, int64_t kv_tokens) {
 
 CudaTokenRunner::CudaTokenRunner(CudaModel& model, int64_t vocab_size)
     : model_((use_device(model.options_.device.index), model)),
+      layers_(model.options_.exit_layer > 0 ? model.options_.exit_layer : model.config_.num_layers),
       limits_([&] {
         DrawLimits limits =
             run_limits(model.options_.run_sequences, vocab_size, model.kv_.num_blocks() * kBlockTokens);
@@ -89,7 +90,7 @@ void CudaTokenRunner::capture_graphs() {
   for (int64_t rows = 1; rows <= last; ++rows)
     graphs_[rows] = std::make_unique<Graph>(*model_.stream_, [&] {
       draws_.queue_feed(rows, model_.inputs_.tokens(), model_.inputs_.positions(), *model_.stream_);
-      model_.queue_forward(rows, rows);
+      model_.queue_forward(layers_, rows, rows);
       draws_.queue_step(rows, *model_.stream_);
     });
 }
@@ -123,7 +124,7 @@ void CudaTokenRunner::plan(std::span<const TokenRun> runs) {
   int64_t rows = 0;
   for (const TokenRun& run : runs) rows += static_cast<int64_t>(run.inputs.size());
   // A graph has logits of every row.
-  const bool has_graph = model_.graphs_.contains(rows);
+  const bool has_graph = model_.has_graph(layers_, rows);
   int64_t logits = 0;
   for (const Run& r : order_) {
     const TokenRun& run = runs[r.index];
@@ -153,7 +154,7 @@ Status CudaTokenRunner::run(std::span<const TokenRun> runs, bool measures) {
   order(runs);
   plan(runs);
   begun_.record(stream);
-  RETURN_IF_ERROR(model_.forward_on_device(slices_).status());
+  RETURN_IF_ERROR(model_.forward_through(layers_, slices_).status());
   RETURN_IF_ERROR(make_room(runs));
   draws_.send(rows_, measures, stream);
   if (!rows_.empty()) draws_.queue_step(static_cast<int64_t>(rows_.size()), stream);
@@ -204,7 +205,7 @@ void CudaTokenRunner::queue_step(int64_t rows) {
   const auto graph = graphs_.find(rows);
   if (graph != graphs_.end() && draws_.is_plain()) return graph->second->launch(stream);
   draws_.queue_feed(rows, model_.inputs_.tokens(), model_.inputs_.positions(), stream);
-  model_.queue_pass(rows, rows);
+  model_.queue_pass(layers_, rows, rows);
   draws_.queue_step(rows, stream);
 }
 
@@ -261,7 +262,7 @@ bool CudaTokenRunner::takes(std::span<const TokenLook> looks) {
 Status CudaTokenRunner::look(std::span<const BatchSlice> batch, std::span<const TokenLook> looks) {
   const StreamView stream = *model_.stream_;
   put_looks(looks);
-  RETURN_IF_ERROR(model_.forward_on_device(batch).status());
+  RETURN_IF_ERROR(model_.forward_through(layers_, batch).status());
   if (!looks.empty()) ranking_.queue(rows_, *std::max_element(wanted_.begin(), wanted_.end()), stream);
   model_.group_->wait(stream);
   return {};

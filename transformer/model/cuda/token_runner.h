@@ -67,6 +67,7 @@ class CudaTokenRunner final : public TokenRunner {
   void collect(std::span<const TokenRun> runs);
 
   CudaModel& model_;
+  const int64_t layers_;  // that its passes go through
   const DrawLimits limits_;
   DeviceDraws draws_;
   DeviceRanking ranking_;
