@@ -27,7 +27,8 @@ constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2 below
 }  // namespace
 
 CostModel::CostModel(const CostPrior& prior)
-    : prior_(prior),
+    : given_(prior),
+      prior_(prior),
       scaled_(!prior.relative),
       pass_watch_(kHiccup, kSpell),
       drafts_(prior.draft_token, prior.relative),
@@ -56,7 +57,7 @@ void CostModel::expect_rows(double price) {
 
 // Few rows say nothing of a large batch, whose passes may be bound by something else.
 void CostModel::forget_expected() {
-  prior_ = CostPrior{};
+  prior_ = given_;
   rows_expected_ = false;
   believe_prior();
 }

@@ -82,7 +82,10 @@ class CostModel {
   void fill_json(nlohmann::json& out) const;
 
  private:
-  static constexpr int32_t kFewRows = 32, kExpectedRows = 4, kFewExpected = 9;
+  static constexpr int32_t kFewRows = 32;
+  // The target measured passes of five rows: for as many sequences a plain pass is known, and for a few more
+  // rows the line goes on.
+  static constexpr int32_t kExpectedRows = 4, kFewExpected = 9;
   static constexpr size_t kFirst = 16;  // passes that are judged together
   struct Pass {
     int32_t rows = 0;
@@ -117,8 +120,8 @@ class CostModel {
   double missed_prior() const;
   double shape(int32_t rows) const { return prior_.base + prior_.per_row * rows; }
 
-  CostPrior prior_;
-  bool scaled_;  // absolute seconds are known
+  CostPrior given_, prior_;  // the latter as the target measured it, if it did
+  bool scaled_;              // absolute seconds are known
   bool rows_expected_ = false;
   Sums prior_sums_, sums_;
   VerifyCost fit_;

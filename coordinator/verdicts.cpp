@@ -113,14 +113,12 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
       return End{FinishReason::kError, live.constraint->status()};
     // The client's, where its request forbids tokens, too; else the model's: nothing mends either of them.
     const SamplingParams& asked = live.request.sampling;
-    const bool forbids =
-        !asked.logit_bias.empty() || (!asked.ends.empty() && verdict.base.value() < asked.ends_from);
+    const bool forbids = !asked.ends.empty() && verdict.base.value() < asked.ends_from;
     if (live.constraint && forbids && !live.round.masks.masks.empty() &&
         live.round.masks.masks.front().row == 0)
       return End{FinishReason::kError,
                  invalid_argument(fmt::format("at position {} no token that the grammar allows may be drawn: "
-                                              "\"logit_bias\", \"min_tokens\" or logits that are not finite "
-                                              "forbid all of them",
+                                              "\"min_tokens\" forbids all of them, or logits are not finite",
                                               verdict.base.value()))};
     return End{FinishReason::kError,
                malformed(fmt::format("the target model gave non-finite logits at position {}",

@@ -17,7 +17,7 @@ bool DeviceRuns::collect_rounds() {
   int64_t rows = model.max_rows(), logit_rows = model.max_logit_rows();
   bool one_by_one = false;
   for (auto& [id, s] : state_.sequences) {
-    if (!s.job || s.job->branches) continue;  // trees are the host's
+    if (!s.job || s.job->branches) continue;  // trees: RankedPass, or the host
     const Strand& strand = s.job->strand;
     const BatchSlice slice =
         rows > 0 && logit_rows > 0 ? next_slice(s, model, rows, logit_rows) : BatchSlice{.sequence = s.kv};

@@ -115,7 +115,7 @@ bool DraftWorker::turn() {
     if (incoming) handle(incoming->message);
     more = incoming || work();
   }
-  if (!joining_until_) beat();
+  if (stays() && !joining_until_) beat();
   return stays();
 }
 

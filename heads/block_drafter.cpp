@@ -144,6 +144,7 @@ FloatRows BlockDrafter::next(std::span<HeadDraws::Chain> chains, HeadSampler& dr
 }
 
 void BlockDrafter::grow(FloatRows logits) {
+  FloatRows here;
   while (!trees_.empty()) {
     looks_.clear();
     for (const Tree& of : trees_) {
@@ -153,14 +154,14 @@ void BlockDrafter::grow(FloatRows logits) {
             {.task = of.work->task, .tree = &tree, .node = node, .row = of.row + tree.growth.depth(node)});
     }
     if (looks_.empty()) break;
-    look_behind(logits);
+    look_behind(logits, here);
   }
   for (const Tree& of : trees_) HeadDraws::take_tree(of.work->sequence->tree, *of.work->draft);
 }
 
 // A node's candidates are those of its depth, and of DSpark also what tends to follow the node.
-void BlockDrafter::look_behind(FloatRows logits) {
-  if (!head_.knows_tokens()) return draws_.look_behind(looks_, logits);
+void BlockDrafter::look_behind(FloatRows logits, FloatRows& here) {
+  if (!head_.knows_tokens()) return draws_.look_behind(looks_, logits, here);
   for (std::span<HeadDraws::Look> left = looks_; !left.empty();) {
     const auto some = left.first(std::min(left.size(), static_cast<size_t>(head_.most_behind())));
     left = left.subspan(some.size());

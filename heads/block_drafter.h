@@ -48,7 +48,7 @@ class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
   bool begin(std::span<const HeadDraws::Chain>) override { return head_.knows_drawn(); }
   FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
   void grow(FloatRows logits);
-  void look_behind(FloatRows logits);
+  void look_behind(FloatRows logits, FloatRows& here);
 
   BlockHead& head_;
   const int32_t max_sequences_;

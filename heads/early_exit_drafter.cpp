@@ -47,8 +47,8 @@ void EarlyExitDrafter::draft(std::span<const HeadTask> tasks, StateSource&, std:
   const auto most = static_cast<size_t>(std::min(target_.max_rows(), target_.max_logit_rows()));
   going_.resize(std::min(going_.size(), most));
   ingest_ns_ = 0;
-  while (!going_.empty()) {
-    const bool ran = run(tasks, drafts);
+  for (bool ran = true; !going_.empty();) {
+    ran = ran && run(tasks, drafts);  // what the cache had no room for once it has none for in this draft
     if (!ran && !step(tasks, drafts)) break;
     if (ingest_ns_ == 0) ingest_ns_ = ran ? runner_->first_ns() : ns();
   }

@@ -198,13 +198,12 @@ DraftStep HeadDraws::step_behind(const Look& look, std::span<const TokenId> path
           .row_bytes = look.task->row_bytes};
 }
 
-void HeadDraws::look_behind(std::span<const Look> looks, FloatRows logits) {
+void HeadDraws::look_behind(std::span<const Look> looks, FloatRows logits, FloatRows& here) {
   looks_.assign(looks.begin(), looks.end());
   const auto drawn = std::stable_partition(looks_.begin(), looks_.end(), [](const Look& look) {
     return !needs_q(effective_rule(*look.task->sampling));
   });
   const auto ranked = static_cast<size_t>(drawn - looks_.begin());
-  FloatRows here;
   for (size_t at = 0; at < looks_.size();) {
     const size_t there = at < ranked ? look_there(std::span(looks_).first(ranked).subspan(at), logits) : 0;
     at += there;

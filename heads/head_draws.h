@@ -78,9 +78,14 @@ class HeadDraws {
     int64_t row = 0;
   };
   // Finds children in rows of logits where the head computes: the best tokens, or, under rules with q, drawn
-  // ones. Where a row is not finite there are none. The host waits once for all that are ranked there, and
-  // gets rows of logits of the others alone: of rules with q, and where there is no room.
-  void look_behind(std::span<const Look> looks, FloatRows logits);
+  // ones. Where a row is not finite there are none. The host waits once for all that are ranked there. For
+  // others, of rules with q and where there is no room, it gets all rows of logits, once: `here` has them
+  // then, for who looks at the same rows again.
+  void look_behind(std::span<const Look> looks, FloatRows logits, FloatRows& here);
+  void look_behind(std::span<const Look> looks, FloatRows logits) {
+    FloatRows here;
+    look_behind(looks, logits, here);
+  }
   // What has grown, and under rules with q the rows that children were drawn from, as Draft has them.
   static void take_tree(HeadTree& tree, HeadDraft& draft);
 

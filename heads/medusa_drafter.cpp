@@ -37,7 +37,8 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     states.read(task.sequence, static_cast<int64_t>(task.committed.size()) - 2, row_of(row));
   }
   const auto trees = static_cast<int64_t>(branching_.size());
-  CHECK(trees * head_.heads() <= marginals_.capacity || trees == 0, "{} trees", trees);
+  if (trees * head_.heads() > marginals_.capacity)  // a job that asks for more than was planned
+    marginals_ = head_.compute().rows(trees * head_.heads(), head_.own_vocab());
   for (branch_ = 0; branch_ < head_.heads() && !going_.empty(); ++branch_) {
     const FloatRows logits = head_.logits(branch_, states_.rows(static_cast<int64_t>(going_.size())));
     chains_.clear();
@@ -86,6 +87,7 @@ void MedusaDrafter::grow(std::span<const HeadTask> tasks, std::vector<HeadDraft>
   for (const size_t i : branching_)
     draws_.begin_tree(tasks[i], static_cast<int32_t>(std::min<int64_t>(tasks[i].gamma, head_.heads())),
                       trees_[tasks[i].sequence]);
+  FloatRows here;
   while (true) {
     looks_.clear();
     for (size_t slot = 0; slot < branching_.size(); ++slot) {
@@ -96,7 +98,7 @@ void MedusaDrafter::grow(std::span<const HeadTask> tasks, std::vector<HeadDraft>
             {.task = &task, .tree = &tree, .node = node, .row = marginal(slot, tree.growth.depth(node))});
     }
     if (looks_.empty()) break;
-    draws_.look_behind(looks_, marginals_.rows(marginal(branching_.size(), 0)));
+    draws_.look_behind(looks_, marginals_.rows(marginal(branching_.size(), 0)), here);
   }
   for (const size_t i : branching_) HeadDraws::take_tree(trees_[tasks[i].sequence], drafts[i]);
 }

@@ -28,9 +28,8 @@ uint64_t of_sampling(uint64_t hash, const SamplingParams& p) {
   hash = hash_combine(hash, p.logit_bias.size());
   for (const auto& [id, value] : p.logit_bias)
     hash = of_number(hash_combine(hash, static_cast<uint64_t>(id.value())), value);
-  for (const TokenId id : p.ends)
-    hash = hash_combine(hash_combine(hash, static_cast<uint64_t>(p.ends_from)),
-                        static_cast<uint64_t>(id.value()));
+  if (p.ends_from > 0) hash = hash_combine(hash, static_cast<uint64_t>(p.ends_from));
+  for (const TokenId id : p.ends) hash = hash_combine(hash, static_cast<uint64_t>(id.value()));
   return hash;
 }
 

@@ -111,7 +111,7 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
   const int64_t empty_drafts = r.drafted == 0 ? totals.drafts_used + totals.head_rounds_at_target : 0;
   if (run.speculates && empty_drafts > 0)
     out += fmt::format(
-        "nothing was drafted: {} drafts had no token; so are those of a drafter whose logits are no numbers "
+        "nothing was drafted: {} drafts had no token, as from a drafter whose logits are no numbers "
         "(OUTRIDER_LOG=debug tells), or that finds nothing in the text\n",
         empty_drafts);
   else if (run.speculates && r.drafted == 0 && totals.workers_joined == 0)

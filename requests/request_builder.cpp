@@ -56,9 +56,10 @@ Status RequestBuilder::check(const RequestParams& o, Names names) const {
   if (o.logprobs < -1 || o.logprobs > 100) return must("logprobs", o.logprobs, "0 to 100");
   if (o.prompt_logprobs < -1 || o.prompt_logprobs > 100)
     return must("prompt_logprobs", o.prompt_logprobs, "0 to 100");
-  if (o.min_tokens < 0 || o.min_tokens > o.max_tokens)
+  const auto most = std::min<int64_t>(o.max_tokens, model_.max_context);
+  if (o.min_tokens < 0 || o.min_tokens > most)
     return must("min_tokens", o.min_tokens,
-                fmt::format("0 to max_tokens, which is {}", o.max_tokens).c_str());
+                fmt::format("0 to {}, the least of max_tokens and the context", most).c_str());
   if (o.stop_token_ids.size() > kMostStopIds)
     return must("stop_token_ids", fmt::format("with {} ids", o.stop_token_ids.size()), "at most 256 ids");
   if (o.stop.size() > 16)

@@ -22,6 +22,7 @@
 #include "base/threads.h"
 #include "requests/output.h"
 #include "serve/engine_run.h"
+#include "serve/serve.h"
 #include "start/coordinator_run.h"
 #include "start/flags/options.h"
 #include "transformer/chat_template/chat_template.h"
@@ -159,7 +160,7 @@ Result<std::vector<BatchLine>> read_lines(const std::string& file) {
 // Keeps so many lines at the engine, and writes each answer as it comes.
 class Batch {
  public:
-  Batch(std::vector<BatchLine> lines, Api& api, Desk& desk, std::FILE* out, size_t in_flight)
+  Batch(std::vector<BatchLine> lines, Api& api, Desk& desk, TemporaryFile& out, size_t in_flight)
       : desk_(desk), lines_(std::move(lines)), api_(api), out_(out), in_flight_(in_flight) {}
 
   void run() {
@@ -211,8 +212,9 @@ class Batch {
   // A line each, whole before the next one: who looks, or what is left after a crash, has no part of one.
   void write(const std::string& text) {
     errno = 0;
-    if (error_ == 0 && std::fwrite(text.data(), 1, text.size(), out_) == text.size() &&
-        std::fflush(out_) == 0) {
+    std::FILE* const to = out_.stream();
+    if (error_ == 0 && std::fwrite(text.data(), 1, text.size(), to) == text.size() && std::fflush(to) == 0) {
+      if (bytes_ == 0) out_.keep();  // what was answered is worth having
       bytes_ += static_cast<int64_t>(text.size());
       return;
     }
@@ -223,7 +225,7 @@ class Batch {
   Desk& desk_;
   std::vector<BatchLine> lines_;
   Api& api_;
-  std::FILE* const out_;
+  TemporaryFile& out_;
   const size_t in_flight_;
   size_t next_ = 0, done_ = 0, failed_ = 0;
   int64_t bytes_ = 0;
@@ -234,6 +236,7 @@ class Batch {
 Result<int> coordinate(const BatchOptions& options, const ClusterSettings& cluster,
                        const Preparation& prepared, MpiCluster* mpi) {
   const ServeOptions& serve = options.serve;
+  RETURN_IF_ERROR(check_serve_options(serve));
   ASSIGN_OR_RETURN(auto policy, parse_gamma_policy(cluster.speculation.policy()));
   ASSIGN_OR_RETURN(auto lines, read_lines(options.input));
   const std::pair<const char*, std::string> files[] = {{"--input", options.input},
@@ -244,7 +247,6 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
   auto opened = TemporaryFile::create(options.output);
   if (!opened.ok()) return opened.status().in("--output");
   TemporaryFile output = std::move(opened).value();
-  output.keep();  // what was answered is worth having
   const size_t count = lines.size();
   Desk desk;  // outlives those who may still hold an answer
   const int in_flight = options.in_flight > 0 ? options.in_flight : 2 * cluster.models.sequences();
@@ -258,7 +260,7 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
   const ResponseCounts none;
   ASSIGN_OR_RETURN(const auto api, make_api(serve, prepared, std::move(chat), {}, none, engine));
   if (mpi) RETURN_IF_ERROR(mpi->start());
-  Batch batch(std::move(lines), *api, desk, output.stream(), static_cast<size_t>(in_flight));
+  Batch batch(std::move(lines), *api, desk, output, static_cast<size_t>(in_flight));
   std::jthread thread;
   auto ended = run_engine({.cluster = cluster,
                            .prepared = prepared,
@@ -279,15 +281,16 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
                            .drain_limit = std::chrono::seconds(0)},
                           mpi);
   if (thread.joinable()) thread.join();
-  if (!ended.ok() || !batch.is_whole()) {
-    const std::string left = output.leave(batch.bytes());
-    if (batch.bytes() > 0 && !cluster.quiet) tell_error("what was answered is in " + left);
-    RETURN_IF_ERROR(ended.status());
-    return unavailable(batch.error() == 0 ? "interrupted"
-                                          : fmt::format("--output {}: cannot be written: {}", options.output,
-                                                        std::strerror(batch.error())));
+  if (batch.is_whole()) {
+    RETURN_IF_ERROR(output.commit().in("--output"));
+  } else if (batch.bytes() > 0) {
+    tell_error("what was answered is in " + output.leave(batch.bytes()));
   }
-  RETURN_IF_ERROR(output.commit().in("--output"));
+  RETURN_IF_ERROR(ended.status());
+  if (batch.error() != 0)
+    return unavailable(
+        fmt::format("--output {}: cannot be written: {}", options.output, std::strerror(batch.error())));
+  if (!batch.is_whole()) return unavailable("interrupted");
   if (!cluster.quiet)
     tell_error(fmt::format("{} requests answered, {} of them with an error", count, batch.failed()));
   return batch.failed() == 0 ? kExitOk : kExitRequestFailed;

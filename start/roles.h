@@ -18,8 +18,8 @@ Generation new_generation();
 // Tells this process from every other.
 uint64_t this_process();
 
-// Gives a role that has joined to the coordinator's thread (InprocHub::lend) until it is told to leave; null:
-// it serves on its own.
+// Gives a role, a target once it has joined, to the coordinator's thread (InprocHub::lend) until it is told
+// to leave; null: it serves on its own.
 using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
 
 // What a role need not load itself.

@@ -18,7 +18,10 @@ extern "C" void note_signal(int signal) {
   remove_temporary_file_on_signals();
 }
 
-extern "C" void leave(int) { std::_Exit(kExitOk); }
+extern "C" void leave(int) {
+  remove_temporary_file();
+  std::_Exit(kExitOk);
+}
 
 }  // namespace
 

@@ -33,6 +33,18 @@ Status unwritable(const std::string& path) {
   return not_found(cannot_be_written(path) + "; choose a path in a directory that exists and is yours");
 }
 
+// Not as /dev/stdout, which would be opened once more: what has been said there comes first, and one that is
+// closed stays so.
+constexpr std::string_view kStandardOutput = "-";
+std::FILE* standard_output() {
+  std::fflush(stdout);
+  const int copy = dup(STDOUT_FILENO);
+  if (copy < 0) return nullptr;
+  std::FILE* const file = fdopen(copy, "a");
+  if (!file) close(copy);
+  return file;
+}
+
 struct Destination {
   std::string path;
   bool in_place = false;
@@ -41,7 +53,7 @@ struct Destination {
 // Follows symbolic links by hand, because /dev/stdout ends in a link of /proc that can only be opened.
 Result<Destination> destination_of(const std::string& path) {
   namespace fs = std::filesystem;
-  if (path == "-") return Destination{"/dev/stdout", true};
+  if (path == kStandardOutput) return Destination{path, true};
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return not_found(path + ": is a directory; name a file in it");
   fs::path at = path;
@@ -70,7 +82,10 @@ TemporaryFile::TemporaryFile(const std::string& path, bool in_place)
       name_(in_place ? nullptr
                      : std::make_unique<const std::string>(fmt::format("{}.{}{}", path, getpid(), kEnding))),
       // Appending, because standard output may be a file that already holds something.
-      file_(in_place ? std::fopen(path.c_str(), "a") : std::fopen(name_->c_str(), "w"), &std::fclose) {
+      file_(path == kStandardOutput ? standard_output()
+            : in_place              ? std::fopen(path.c_str(), "a")
+                                    : std::fopen(name_->c_str(), "w"),
+            &std::fclose) {
   if (!file_ || !name_) return;
   remove_on_signal.store(name_->c_str());
   struct stat replaced {};
@@ -102,7 +117,7 @@ Result<TemporaryFile> TemporaryFile::create(const std::string& path) {
 
 Status TemporaryFile::check(const std::string& path) {
   ASSIGN_OR_RETURN(const Destination to, destination_of(path));
-  if (!to.in_place) return create(path).status();
+  if (!to.in_place || path == kStandardOutput) return create(path).status();
   return access(to.path.c_str(), W_OK) == 0 ? Status() : unwritable(path);  // opening a pipe would wait
 }
 

@@ -90,7 +90,7 @@ Result<SynthShape> check_synth_options(const SynthOptions& o) {
   shape.kv_rank = o.kv_rank.value_or(shape.kv_rank);
   if (!shape.is_latent() && ((o.q_rank && *o.q_rank > 0) || (o.dense_layers && *o.dense_layers > 0)))
     return invalid_argument(fmt::format("{}: there is no latent attention; add --kv-rank",
-                                        o.q_rank ? "--q-rank" : "--dense-layers"));
+                                        o.q_rank.value_or(0) > 0 ? "--q-rank" : "--dense-layers"));
   shape.q_rank = o.q_rank.value_or(shape.q_rank);
   shape.dense_layers = o.dense_layers.value_or(shape.dense_layers);
   if (o.ffn) shape.dense_ffn = 0;  // as wide as what a token goes through of a mixture

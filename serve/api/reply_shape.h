@@ -80,5 +80,7 @@ std::unique_ptr<ReplyShape> make_reply_shape(ApiAnswerState& state);
 std::unique_ptr<ReplyShape> make_openai_shape(ApiAnswerState& state);     // completions and chats
 std::unique_ptr<ReplyShape> make_messages_shape(ApiAnswerState& state);   // Anthropic's
 std::unique_ptr<ReplyShape> make_responses_shape(ApiAnswerState& state);  // OpenAI's newer one
+// Of a body of /v1/responses: what its answers repeat, as it was sent; values of more than 16 KiB are not.
+nlohmann::json repeated_in_response(const nlohmann::json& body);
 
 }  // namespace outrider

@@ -10,6 +10,7 @@
 #include "requests/request_fields.h"
 #include "serve/api/fields.h"
 #include "serve/api/other_bodies.h"
+#include "serve/api/reply_shape.h"
 #include "serve/api/structure.h"
 #include "transformer/files/json_file.h"
 
@@ -357,7 +358,7 @@ Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDef
                                                                : chat_of_responses(std::move(rest)));
   auto out = read_chat_request(kind, chat, structure, defaults, builder);
   if (!out.ok()) return in_own_names(kind, out.status());
-  if (kind == ApiKind::kResponses) out->sent = std::make_shared<const json>(body);
+  if (kind == ApiKind::kResponses) out->repeated = std::make_shared<const json>(repeated_in_response(body));
   return out;
 }
 

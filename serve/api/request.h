@@ -29,11 +29,11 @@ struct ApiRequest {
   bool is_scored_only = false;           // "max_tokens": 0: what is generated is not shown
   std::chrono::milliseconds timeout{0};  // 0: none
   bool stream = false;
-  bool include_usage = false;                  // a last event of a stream tells it,
-  bool continuous_usage = false;               // and every other one what it is so far
-  std::string synthetic_acceptance;            // the server's, if it has one
-  std::optional<ToolFormat> tools;             // calls are looked for in the text; written in this way
-  std::shared_ptr<const nlohmann::json> sent;  // of /v1/responses, whose answers repeat what was asked
+  bool include_usage = false;                      // a last event of a stream tells it,
+  bool continuous_usage = false;                   // and every other one what it is so far
+  std::string synthetic_acceptance;                // the server's, if it has one
+  std::optional<ToolFormat> tools;                 // calls are looked for in the text; written in this way
+  std::shared_ptr<const nlohmann::json> repeated;  // of /v1/responses (repeated_in_response)
 };
 
 struct ApiLimits {

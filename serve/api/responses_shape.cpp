@@ -23,6 +23,8 @@ constexpr const char* kRepeated[] = {"instructions",
                                      "safety_identifier",
                                      "prompt_cache_key"};
 
+constexpr size_t kMostRepeated = size_t{16} << 10;  // bytes of a value: events tell it twice
+
 class ResponsesShape final : public ReplyShape {
  public:
   using ReplyShape::ReplyShape;
@@ -167,9 +169,7 @@ class ResponsesShape final : public ReplyShape {
              {"top_p", nullptr},
              {"truncation", "disabled"},
              {"usage", nullptr}};
-    for (const char* key : kRepeated)
-      if (const auto at = state_.request.sent->find(key); at != state_.request.sent->end() && !at->is_null())
-        out[key] = *at;
+    out.update(*state_.request.repeated);
     return out;
   }
   json at_text(json event) const {
@@ -195,6 +195,15 @@ class ResponsesShape final : public ReplyShape {
 };
 
 }  // namespace
+
+json repeated_in_response(const json& body) {
+  json out = json::object();
+  for (const char* key : kRepeated) {
+    const auto at = body.find(key);
+    if (at != body.end() && !at->is_null() && json_text(*at).size() <= kMostRepeated) out[key] = *at;
+  }
+  return out;
+}
 
 std::unique_ptr<ReplyShape> make_responses_shape(ApiAnswerState& state) {
   return std::make_unique<ResponsesShape>(state);

@@ -229,10 +229,10 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceRuns, ::testing::Values(QKind::kNone, QKin
 // Nodes of trees under match rules are ranked on the device, where the draft grows on while it is verified,
 // too; chains beside them are drawn there.
 TEST(DeviceTrees, AreThoseOfTheHost) {
+  if (!cuda_device_count().ok()) GTEST_SKIP() << "no CUDA device";
   std::mt19937 random(23);
   const std::vector<TokenId> eos{TokenId(3), TokenId(40), TokenId(151)};
   Worker host("qwen3", 0, eos), device("qwen3", kSequences, eos);
-  if (!cuda_device_count().ok()) GTEST_SKIP() << "no CUDA device";
   const TreeShape shapes[] = {
       {.widths = {3, 2, 1}}, {.widths = {}, .nodes = 7}, {.widths = {}, .parents = {-1, 0, 0, -1, 3}}};
   int nodes = 0, hits = 0, guesses = 0, grown = 0;

@@ -219,6 +219,14 @@ TEST_P(TreesThere, OneWaitForADepth) {
   }
 }
 
+// Rows for rules with q come to the host once, however deep the tree is.
+TEST_P(TreesThere, RowsForTheHostComeOnce) {
+  if (head_->config().kind != HeadKind::kMedusa) GTEST_SKIP() << "each depth has rows of its own";
+  const SamplingParams sampling{.rule = Rule::kSpecInfer, .temperature = 1.0f};
+  const TreeShape flat{.widths = {3}};
+  EXPECT_EQ(draft(sampling, fixed_).bytes, draft(sampling, flat).bytes);
+}
+
 INSTANTIATE_TEST_SUITE_P(Heads, TreesThere, ::testing::ValuesIn(testing::kGoldenHeads),
                          testing::head_test_name);
 

@@ -263,7 +263,7 @@ INSTANTIATE_TEST_SUITE_P(
                 R"({"prompt": "x", "max_tokens": 4294967297})",
                 {"\"max_tokens\"", "4294967297"}},
         BadLine{"max_tokens_zero", R"({"prompt": "x", "max_tokens": 0})", {"\"max_tokens\" 0", "at least 1"}},
-        BadLine{"seed_negative", R"({"prompt": "x", "seed": -1})", {"\"seed\"", "-1"}},
+        BadLine{"seed_negative", R"({"prompt": "x", "seed": -2})", {"\"seed\"", "-2"}},
         BadLine{"temperature_text",
                 R"({"prompt": "x", "temperature": "hot"})",
                 {"\"temperature\"", "number", "hot"}},

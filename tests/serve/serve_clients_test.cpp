@@ -419,6 +419,12 @@ TEST_F(ServeClients, OpenAisResponses) {
   const json items = {{{"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "Once upon a"}}}}}};
   EXPECT_EQ(server_->ask("/v1/responses", with(body, {{"input", items}}))["output"][0]["content"][0]["text"],
             text);
+  // What is long is not repeated in every event, or the client would be cut off as a slow one.
+  const json long_one =
+      with(body, {{"instructions", "Be short."}, {"metadata", {{"a", std::string(900'000, 'b')}}}});
+  const json repeated = server_->ask("/v1/responses", long_one);
+  EXPECT_EQ(repeated["instructions"], long_one["instructions"]);
+  EXPECT_EQ(repeated["metadata"], json::object());
   const json usage = server_->ask("/v1/responses", body)["usage"];
   EXPECT_EQ(usage["input_tokens_details"]["cached_tokens"], usage["input_tokens"].get<int>() - 1);
 
@@ -598,6 +604,27 @@ TEST(Batch, WritesToAStream) {
     EXPECT_EQ(json::parse(outcome.out)["custom_id"], "a") << output;
   }
   EXPECT_FALSE(std::filesystem::exists("-"));
+}
+
+// A stream that is closed is no place for answers, and nothing is opened in its stead.
+TEST(Batch, AClosedStandardOutputIsRefused) {
+  const TemporaryDirectory directory;
+  const std::string input = directory.write("in.jsonl", batch_line("a", kGreedy).dump() + "\n");
+  const Outcome outcome =
+      outrider_program({"batch", "--model", demo_target(), "--input", input, "--output", "-", "--quiet"},
+                       {.out = Stdout::kClosed});
+  EXPECT_EQ(outcome.code, 2) << outcome.describe();
+}
+
+TEST(Batch, AReportThatCannotBeWrittenIsToldFirst) {
+  const TemporaryDirectory directory;
+  const std::string input = directory.write("in.jsonl", batch_line("a", kGreedy).dump() + "\n");
+  const Outcome outcome =
+      outrider_program({"batch", "--model", demo_target(), "--input", input, "--output",
+                        directory / "out.jsonl", "--report", "/nowhere/report.json", "--quiet"});
+  EXPECT_EQ(outcome.code, 2) << outcome.describe();
+  EXPECT_NE(outcome.err.find("--report"), std::string::npos) << outcome.err;
+  EXPECT_EQ(directory.entries(), std::vector<std::string>{"in.jsonl"});
 }
 
 TEST(Batch, DoesNotOverwriteWhatItReads) {

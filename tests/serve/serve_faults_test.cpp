@@ -111,6 +111,8 @@ std::vector<Hostile> hostile_bodies() {
       {"tools", R"({"tools": [{}])" + rest, "tools"},
       {"format", R"({"response_format": {"type": "json_object"})" + rest, "response_format"},
       {"min_tokens", R"({"min_tokens": 5)" + rest, "min_tokens"},
+      {"min_tokens_huge", R"({"max_tokens": 2147483647, "min_tokens": 2147483647, "prompt": "x"})",
+       "min_tokens"},
       {"unknown", R"({"temprature": 1)" + rest, "temprature"},
       {"chat_field", R"({"messages": [])" + rest, "messages"},
       {"model", R"({"model": "gpt-4")" + rest, "model", 404},

@@ -72,7 +72,7 @@ class CudaTokenRunner final : public TokenRunner {
   DeviceDraws draws_;
   DeviceRanking ranking_;
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // a step, by rows
-  Event begun_, first_drawn_, ended_;
+  Event begun_, first_drawn_;
 
   // What one run works with.
   std::vector<Run> order_;  // most tokens first
