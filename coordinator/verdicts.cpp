@@ -7,10 +7,9 @@ namespace outrider {
 
 namespace {
 
-// min_tokens. SamplingParams counts the prompt, too, where there are tokens that it forbids.
+// min_tokens, which SamplingParams counts from the beginning of the prompt.
 int32_t least_tokens(const Request& request, int32_t prompt_length) {
-  const SamplingParams& sampling = request.sampling;
-  return sampling.ends.empty() ? sampling.ends_from : sampling.ends_from - prompt_length;
+  return std::max(0, request.sampling.ends_from - prompt_length);
 }
 
 TokenId accepted_token(const Draft& draft, const Verdict& verdict, size_t i) {

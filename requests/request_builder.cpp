@@ -178,7 +178,7 @@ Status RequestBuilder::set_prompt(Request& request, std::vector<TokenId> prompt)
                                           prompt.size(), model_.max_context,
                                           model_.context_may_grow ? " or raise --max-model-len" : ""));
   request.prompt = std::move(prompt);
-  if (!request.sampling.ends.empty())
+  if (request.sampling.ends_from > 0)
     request.sampling.ends_from += static_cast<int32_t>(request.prompt.size());
   return {};
 }

@@ -231,7 +231,7 @@ Result<Request> request_of_turn(const PromptRequest& turn, const Request& before
         "--max-model-len",
         request.prompt.size(), max_context));
   // min_tokens is of each answer, and counted from the beginning of the text.
-  if (!request.sampling.ends.empty())
+  if (request.sampling.ends_from > 0)
     request.sampling.ends_from =
         before.sampling.ends_from + static_cast<int32_t>(request.prompt.size() - before.prompt.size());
   return request;

@@ -231,8 +231,7 @@ int32_t EwmaBatch::choose_explorers() {
   return count;
 }
 
-// A drafter that can only be slow, of one sequence: waiting for one token of it costs less than a plain round
-// beside a shadow.
+// One sequence asks a drafter of its own process for the first token at once: it can only be slow.
 bool EwmaBatch::is_first_contact(const CostModel& cost) const {
   return alone() && !members_.empty() && members_.front()->local && !cost.draft_known();
 }

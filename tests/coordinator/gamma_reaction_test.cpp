@@ -254,8 +254,6 @@ TEST(GammaReaction, ADrafterOfTheOwnProcessIsAskedAtOnce) {
   EXPECT_EQ(several.play(), 0) << "all of a batch would wait for it";
 }
 
-// From the very first round, when nothing is known: some plain steps are lost at the start, then 1 % to
-// probes.
 // A request that joins makes the batch decide again; that is no step, and no part of a trial is over with it.
 TEST(GammaReaction, RequestsThatJoinUseUpNoTrial) {
   Rounds together("ewma", {.alpha = 0.9, .batch = 16});
@@ -273,6 +271,8 @@ TEST(GammaReaction, RequestsThatJoinUseUpNoTrial) {
   EXPECT_GE(longest_run, 12);
 }
 
+// From the very first round, when nothing is known: some plain steps are lost at the start, then 1 % to
+// probes.
 TEST(GammaReaction, LearningHasABudget) {
   for (uint64_t seed = 1; seed <= 10; ++seed)
     for (const World& world :
