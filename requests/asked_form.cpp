@@ -67,9 +67,10 @@ Result<AskedGrammar> read_grammar(const ordered_json& value, std::string_view na
 // A schema, as an object or as its text.
 Result<AskedGrammar> read_json_form(const ordered_json& value, std::string_view name) {
   if (!value.is_string()) return read_schema(&value, name);
-  const auto schema = ordered_json::parse(value.get_ref<const std::string&>(), nullptr, false);
-  if (schema.is_object()) return form_of_schema(schema, name);
-  return read_form_text(value, GrammarSpec::Kind::kJson, name);
+  auto schema = parse_ordered_json(value.get_ref<const std::string&>(), "its text is no JSON schema",
+                                   {.whole_numbers_fit = true});
+  if (!schema.ok()) return schema.status().in(shown_name(name));
+  return read_schema(&*schema, name);
 }
 
 // vLLM's field.
@@ -96,8 +97,9 @@ Result<AskedForm> read_structured_outputs(const ordered_json& object, std::strin
 
 // Of a flag: JSON, whose errors name it.
 Result<ordered_json> parse_flag(const std::string& text, std::string_view flag) {
-  RETURN_IF_ERROR(parse_json(text, std::string(flag)).status());
-  return ordered_json::parse(text, nullptr, false);
+  auto parsed = parse_ordered_json(text, std::string(flag), {.whole_numbers_fit = true});
+  const bool names_it = parsed.ok() || parsed.status().message().starts_with(flag);
+  return names_it ? std::move(parsed) : parsed.status().in(std::string(flag));
 }
 
 Result<std::string> text_or_file(const std::string& text, std::string_view flag) {

@@ -38,7 +38,8 @@ std::vector<std::string_view> known_keys() {
 Status take_form_of_line(const json& object, const std::string& text, std::optional<AskedGrammar>& to) {
   const auto asks = [&](std::string_view key) { return find_field(object, key.data()) != nullptr; };
   if (std::none_of(kFormFields.begin(), kFormFields.end(), asks)) return {};
-  ASSIGN_OR_RETURN(to, take_form(nlohmann::ordered_json::parse(text, nullptr, false)));
+  ASSIGN_OR_RETURN(const auto written, parse_ordered_json(text, "not JSON"));
+  ASSIGN_OR_RETURN(to, take_form(written));
   return {};
 }
 
@@ -142,7 +143,9 @@ Result<std::vector<TokenId>> Reader::turn_after(const std::string& before, const
 }
 
 Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, size_t line) {
-  auto parsed = parse_json(text, "not JSON", {.max_bytes = kMaxRequestBytes, .max_depth = 16});
+  auto parsed = parse_json(text, "not JSON",
+                           {.max_bytes = kMaxRequestBytes, .max_depth = 16, .whole_numbers_fit = true});
+  if (!parsed.ok() && parsed.status().code() == StatusCode::kInvalidArgument) return parsed.status();
   if (!parsed.ok())
     return malformed(without_line_number(parsed.status().message()) +
                      "; each line is a whole request: {\"prompt\": \"...\"}");

@@ -32,6 +32,7 @@ namespace outrider {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 
@@ -112,7 +113,7 @@ struct BatchLine {
   std::string body;
 };
 
-Result<std::string> text_of(const json& line, const char* key) {
+Result<std::string> text_of(const ordered_json& line, const char* key) {
   const auto at = line.find(key);
   if (at == line.end() || !at->is_string())
     return invalid_argument(fmt::format("\"{}\" must be a text", key));
@@ -120,8 +121,10 @@ Result<std::string> text_of(const json& line, const char* key) {
 }
 
 Result<BatchLine> read_line(const std::string& text) {
-  ASSIGN_OR_RETURN(const json line,
-                   parse_json(text, "not JSON", {.max_bytes = kMaxLineBytes, .max_depth = 32}));
+  // Schemas in the body keep the order of their keys.
+  ASSIGN_OR_RETURN(
+      const ordered_json line,
+      parse_ordered_json(text, "not JSON", {.max_bytes = kMaxLineBytes, .whole_numbers_fit = true}));
   if (!line.is_object()) return invalid_argument("a line is an object {custom_id, method, url, body}");
   BatchLine out;
   ASSIGN_OR_RETURN(out.custom_id, text_of(line, "custom_id"));
@@ -130,8 +133,8 @@ Result<BatchLine> read_line(const std::string& text) {
   if (method != "POST") return invalid_argument("\"method\" must be POST");
   const auto body = line.find("body");
   if (body == line.end() || !body->is_object()) return invalid_argument("\"body\" must be an object");
-  const json stream = body->value("stream", json());
-  if (!stream.is_null() && stream != json(false))
+  const ordered_json stream = body->value("stream", ordered_json());
+  if (!stream.is_null() && stream != ordered_json(false))
     return invalid_argument("\"body\": \"stream\" has no meaning in a batch; leave it out");
   out.body = json_text(*body);
   return out;

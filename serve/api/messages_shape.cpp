@@ -3,6 +3,7 @@
 
 #include "base/json_text.h"
 #include "serve/api/reply_shape.h"
+#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {
@@ -44,10 +45,12 @@ class MessagesShape final : public ReplyShape {
     json content = json::array();
     if (!all.text.empty() || all.calls.empty()) content.push_back({{"type", "text"}, {"text", all.text}});
     for (const ReplyContent::Call& call : all.calls) {
-      json input = json::parse(call.arguments, nullptr, false);
-      if (input.is_discarded()) input = json::object();  // it was cut
-      content.push_back(
-          {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}});
+      const auto input = parse_json(call.arguments, "the arguments");
+      const bool is_whole = input.ok() && input->is_object();  // else it was cut, or damaged
+      content.push_back({{"type", "tool_use"},
+                         {"id", call.id},
+                         {"name", call.name},
+                         {"input", is_whole ? *input : json::object()}});
     }
     json out = message(std::move(content), stop_reason(!all.calls.empty()));
     out["stop_sequence"] = stop_sequence();

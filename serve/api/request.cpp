@@ -282,7 +282,8 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
 
 Result<json> read_body(const std::string& body) {
   if (body.empty()) return invalid_argument("the body is empty; send a JSON object");
-  ASSIGN_OR_RETURN(json object, parse_json(body, "the body is not JSON that can be read"));
+  ASSIGN_OR_RETURN(json object,
+                   parse_json(body, "the body is not JSON that can be read", {.whole_numbers_fit = true}));
   if (!object.is_object()) return invalid_argument("the body is not a JSON object");
   return object;
 }
@@ -321,8 +322,8 @@ Result<std::vector<TokenId>> read_count_tokens(const json& body, std::string_vie
   RETURN_IF_ERROR(check_known(kKnown, body));
   json rest = body;
   rest["max_tokens"] = 1;
-  ASSIGN_OR_RETURN(Structure structure,
-                   read_structure(ApiKind::kMessages, ordered_json::parse(text, nullptr, false)));
+  ASSIGN_OR_RETURN(const ordered_json written, parse_ordered_json(text, "the body"));
+  ASSIGN_OR_RETURN(Structure structure, read_structure(ApiKind::kMessages, written));
   if (structure.tools && !tool_format_of(builder.chat_template()))
     return unsupported("\"tools\": the model's chat template has none");
   drop_structure(ApiKind::kMessages, rest);
@@ -347,8 +348,10 @@ Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDef
   Structure structure;
   json rest = body;
   if (asks_for_structure(body)) {
-    ordered_json written =
-        defaults.text.empty() ? ordered_json(body) : ordered_json::parse(defaults.text, nullptr, false);
+    ordered_json written(body);
+    if (!defaults.text.empty()) {
+      ASSIGN_OR_RETURN(written, parse_ordered_json(defaults.text, "the body"));
+    }
     ASSIGN_OR_RETURN(structure, read_structure(kind, written));
     drop_structure(kind, rest);
   }

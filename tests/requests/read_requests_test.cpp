@@ -161,6 +161,14 @@ TEST_F(ReadRequests, AFormThatCannotBeIsCalledAsItWasWritten) {
             "\"response_format\" and \"guided_choice\" both say"},
            {R"("response_format": {"type": "xml"})", "\"json_schema\""}})
     EXPECT_NE(of_line(more).find(part), std::string::npos) << more << ": " << of_line(more);
+  // A schema that is a text within the line has a bound of its depth, too.
+  std::string deep;
+  for (int i = 0; i < 50'000; ++i) deep += R"({\"a\":)";
+  deep += "1" + std::string(50'000, '}');
+  EXPECT_NE(of_line("\"guided_json\": \"" + deep + "\"").find("nested more than 32 levels deep"),
+            std::string::npos);
+  EXPECT_EQ(of_line(R"("seed": 18446744073709551616)"),
+            "\"seed\": 18446744073709551616 is a whole number of more than 64 bits");
 
   RequestParams params{.prompt = "a", .ignore_eos = true, .grammar = form_of({.choices = {"b"}}).value()};
   const std::string flag = read_requests(params, "", model()).status().message();

@@ -138,6 +138,24 @@ TEST(Structures, SchemasKeepTheirOrder) {
             (std::vector<std::string>{"a", "b"}));
 }
 
+// A text within the body has a depth of its own. 50,000 levels ended the server.
+TEST(Structures, SchemasThatAreTextsHaveABoundOfTheirDepth) {
+  std::string deep;
+  for (int i = 0; i < 50'000; ++i) deep += R"({"a":)";
+  deep += "1" + std::string(50'000, '}');
+  for (const auto& [body, field] :
+       {std::pair(ordered_json{{"guided_json", deep}}, "\"guided_json\""),
+        std::pair(ordered_json{{"structured_outputs", {{"json", deep}}}}, "\"structured_outputs\"")}) {
+    const Status status = read_structure(ApiKind::kCompletion, body).status();
+    EXPECT_TRUE(status.message().starts_with(field)) << status.message();
+    EXPECT_NE(status.message().find("nested more than 32 levels deep"), std::string::npos)
+        << status.message();
+  }
+  EXPECT_NE(refusal(R"({"guided_json": "{\"a\": 1, \"a\": 2}"})").find("appears twice"), std::string::npos);
+  EXPECT_NE(refusal(R"({"guided_json": "[1]"})").find("JSON schema"), std::string::npos);
+  EXPECT_NE(refusal(R"({"guided_json": "a text"})").find("\"guided_json\""), std::string::npos);
+}
+
 TEST(Structures, AreRefusedByName) {
   EXPECT_NE(refusal(R"({"response_format": {"type": "xml"}})").find("\"response_format\""),
             std::string::npos);

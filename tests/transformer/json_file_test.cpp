@@ -39,6 +39,39 @@ TEST(JsonFile, DepthAndSizeAreBounded) {
   EXPECT_EQ(error_of("[100]", {.max_bytes = 4}), "file.json: 5 bytes, more than the 4 this file may have");
 }
 
+TEST(JsonFile, OrderedTextKeepsItsOrderAndHasTheSameBounds) {
+  using nlohmann::ordered_json;
+  const std::string text = R"({"z":1,"a":[{"y":null,"b":{}}],"m":2.5,"g":18446744073709551615})";
+  EXPECT_EQ(parse_ordered_json(text, "it")->dump(), text);
+  for (const std::string& wrong :
+       {std::string(R"([{"x":{"a":1,"b":2,"a":{}}}])"), std::string(200'000, '['), std::string("{\"a\":")}) {
+    const auto ordered = parse_ordered_json(wrong, "file.json");
+    ASSERT_FALSE(ordered.ok()) << wrong.substr(0, 40);
+    EXPECT_EQ(ordered.status().message(), error_of(wrong));
+  }
+  // 100,000 keys; with a list of them it took 20 s.
+  std::string many = "{";
+  for (int i = 0; i < 100'000; ++i) many += fmt::format("{}\"{:06x}\":0", i == 0 ? "" : ",", i);
+  many += '}';
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(parse_ordered_json(many, "it")->size(), 100'000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(JsonFile, WholeNumbersBeyond64BitsAreRefusedWhereAsked) {
+  const JsonLimits fit{.whole_numbers_fit = true};
+  const char* const large = R"({"a":[1,2],"tools":[{"maximum":-18446744073709551616}]})";
+  EXPECT_TRUE(parse_json(large, "it").ok());
+  const Status refused = parse_json(large, "it", fit).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(), "\"tools\": -18446744073709551616 is a whole number of more than 64 bits");
+  EXPECT_EQ(parse_ordered_json(large, "it", fit).status().message(), refused.message());
+  EXPECT_EQ(parse_json("[18446744073709551616]", "it", fit).status().message(),
+            "it: 18446744073709551616 is a whole number of more than 64 bits");
+  for (const char* text : {"[18446744073709551615,-9223372036854775808,1e30,1.5]", R"({"a":1e19})"})
+    EXPECT_TRUE(parse_json(text, "it", fit).ok()) << text;
+}
+
 TEST(JsonFile, BrokenTextIsAnErrorWithItsPlace) {
   for (const char* text : {"", "{", "[1,]", "{\"a\":}", "nul", "1e999", "[NaN]", "{} x", "\"\xff\"",
                            "\"\xed\xa0\x80\"", "\"\\ud800\"", "{'a':1}", "[1] // comment"})

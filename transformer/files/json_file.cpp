@@ -4,7 +4,9 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,33 +15,44 @@ namespace {
 
 using nlohmann::json;
 
-// Builds a json value from parser events. The library's own builder has no depth limit and lets the last of
-// two equal keys win.
-class BoundedBuilder final : public nlohmann::json_sax<json> {
- public:
-  explicit BoundedBuilder(int max_depth) : max_depth_(max_depth) {}
+using nlohmann::ordered_json;
 
-  json take() { return std::move(root_); }
+// Builds a value from parser events. The library's own builder has no depth limit and lets the last of two
+// equal keys win.
+template <class Json>
+class BoundedBuilder final : public nlohmann::json_sax<Json> {
+ public:
+  explicit BoundedBuilder(const JsonLimits& limits) : limits_(limits) {}
+
+  Json take() { return std::move(root_); }
   const std::string& error() const { return error_; }
+  // The member of the outermost object that the error is about; empty: the text as a whole.
+  const std::string& refused_member() const { return refused_member_; }
 
   bool null() override { return place(nullptr); }
   bool boolean(bool value) override { return place(value); }
   bool number_integer(int64_t value) override { return place(value); }
   bool number_unsigned(uint64_t value) override { return place(value); }
-  bool number_float(double value, const std::string&) override { return place(value); }
+  bool number_float(double value, const std::string& text) override {
+    if (limits_.whole_numbers_fit && text.find_first_not_of("-0123456789") == std::string::npos) {
+      refused_member_ = outermost_;
+      return fail(fmt::format("{} is a whole number of more than 64 bits", text.substr(0, 60)));
+    }
+    return place(value);
+  }
   bool string(std::string& value) override { return place(std::move(value)); }
-  bool binary(json::binary_t&) override { return fail("binary value"); }
-  bool start_object(size_t) override { return open(json::object()); }
-  bool start_array(size_t) override { return open(json::array()); }
+  bool binary(typename Json::binary_t&) override { return fail("binary value"); }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
-    const auto [member, inserted] = open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
-    if (!inserted) return fail(fmt::format("key \"{}\" appears twice in one object", name.substr(0, 200)));
-    member_ = &member->second;
+    member_ = add(name);
+    if (!member_) return fail(fmt::format("key \"{}\" appears twice in one object", name.substr(0, 200)));
+    if (open_.size() == 1) outermost_ = name;
     return true;
   }
-  bool parse_error(size_t, const std::string&, const json::exception& error) override {
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
     // "[json.exception.parse_error.101] parse error at line 1, ...": the bracket helps nobody.
     std::string text = error.what();
     if (const size_t bracket = text.find("] "); bracket != std::string::npos) text.erase(0, bracket + 2);
@@ -51,48 +64,76 @@ class BoundedBuilder final : public nlohmann::json_sax<json> {
     error_ = std::move(why);
     return false;
   }
-  json* put(json value) {
+  // Null: there is such a key.
+  Json* add(const std::string& name) {
+    auto& members = open_.back()->template get_ref<typename Json::object_t&>();
+    if constexpr (std::is_same_v<Json, ordered_json>) {
+      // Its own emplace() looks at every key that is there.
+      if (!keys_.back().insert(name).second) return nullptr;
+      return &static_cast<typename Json::object_t::Container&>(members).emplace_back(name, nullptr).second;
+    } else {
+      const auto [member, is_new] = members.emplace(name, nullptr);
+      return is_new ? &member->second : nullptr;
+    }
+  }
+  Json* put(Json value) {
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
     }
     if (open_.back()->is_array())
-      return &open_.back()->get_ref<json::array_t&>().emplace_back(std::move(value));
+      return &open_.back()->template get_ref<typename Json::array_t&>().emplace_back(std::move(value));
     *member_ = std::move(value);
     return member_;
   }
-  bool place(json value) {
+  bool place(Json value) {
     put(std::move(value));
     return true;
   }
-  bool open(json container) {
-    if (static_cast<int>(open_.size()) >= max_depth_)
-      return fail(fmt::format("nested more than {} levels deep", max_depth_));
+  bool open(Json container) {
+    if (static_cast<int>(open_.size()) >= limits_.max_depth)
+      return fail(fmt::format("nested more than {} levels deep", limits_.max_depth));
     open_.push_back(put(std::move(container)));
+    keys_.emplace_back();
     return true;
   }
   bool close() {
     open_.pop_back();
+    keys_.pop_back();
     return true;
   }
 
-  int max_depth_;
-  json root_;
-  std::vector<json*> open_;  // containers being filled; stable, since only the innermost one grows
-  json* member_ = nullptr;   // where the value of the last key goes
+  const JsonLimits limits_;
+  Json root_;
+  std::vector<Json*> open_;  // containers being filled; stable, since only the innermost grows
+  std::vector<std::set<std::string>>
+      keys_;                // of each of them, where the container itself has no order of keys
+  Json* member_ = nullptr;  // where the value of the last key goes
+  std::string outermost_, refused_member_;  // keys of the outermost object
   std::string error_;
 };
+
+template <class Json>
+Result<Json> parse_bounded(std::string_view text, const std::string& name, const JsonLimits& limits) {
+  if (text.size() > limits.max_bytes)
+    return malformed(fmt::format("{}: {} bytes, more than the {} this file may have", name, text.size(),
+                                 limits.max_bytes));
+  BoundedBuilder<Json> builder(limits);
+  if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
+  if (!builder.refused_member().empty())
+    return invalid_argument(
+        fmt::format("\"{}\": {}", builder.refused_member().substr(0, 200), builder.error()));
+  return malformed(fmt::format("{}: {}", name, builder.error()));
+}
 
 }  // namespace
 
 Result<json> parse_json(std::string_view text, const std::string& name, JsonLimits limits) {
-  if (text.size() > limits.max_bytes)
-    return malformed(fmt::format("{}: {} bytes, more than the {} this file may have", name, text.size(),
-                                 limits.max_bytes));
-  BoundedBuilder builder(limits.max_depth);
-  if (!json::sax_parse(text.begin(), text.end(), &builder))
-    return malformed(fmt::format("{}: {}", name, builder.error()));
-  return builder.take();
+  return parse_bounded<json>(text, name, limits);
+}
+
+Result<ordered_json> parse_ordered_json(std::string_view text, const std::string& name, JsonLimits limits) {
+  return parse_bounded<ordered_json>(text, name, limits);
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes) {

@@ -19,10 +19,17 @@ namespace outrider {
 struct JsonLimits {
   size_t max_bytes = size_t{16} << 20;
   int max_depth = 32;
+  // Whole numbers of more than 64 bits are errors, which name the member of the outermost object. Otherwise
+  // they are read as the nearest double.
+  bool whole_numbers_fit = false;
 };
 
-// `name` stands in front of every message.
+// Every JSON text from outside is read here: nlohmann's own parse() has no bound of its depth, and copies and
+// destructors of what it made are recursive. `name` stands in front of every message.
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& name, JsonLimits limits = {});
+// With keys in the order in which they were written. The time is n log n of an object's keys.
+Result<nlohmann::ordered_json> parse_ordered_json(std::string_view text, const std::string& name,
+                                                  JsonLimits limits = {});
 // kNotFound where there is no such file; a git-lfs pointer is recognised and its remedy named.
 Result<nlohmann::json> read_json_file(const std::filesystem::path& path, JsonLimits limits = {});
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes);
