@@ -34,9 +34,11 @@ Constraint::Constraint(std::shared_ptr<const Grammar> grammar)
       bits_(words_of_bits(grammar_->vocab_size())) {}
 
 bool Constraint::commit(TokenId id) {
-  CHECK(ahead_ == 0, "{} tokens were not taken back", ahead_);
   if (matcher_->accept(id)) return true;
-  status_ = malformed(fmt::format("token {} does not fit the request's grammar, and was drawn", id.value()));
+  status_ = matcher_->error();
+  if (status_.ok())
+    status_ =
+        malformed(fmt::format("token {} does not fit the request's grammar, and was drawn", id.value()));
   return false;
 }
 
@@ -45,23 +47,16 @@ bool Constraint::allowed(TokenId id) const {
   return v / 32 < bits_.size() && (bits_[v / 32] >> v % 32 & 1) != 0;
 }
 
-bool Constraint::accept(TokenId id) {
-  if (!matcher_->accept(id)) return false;
-  ++ahead_;
-  return true;
-}
-
-void Constraint::undo(int32_t tokens) {
-  if (tokens == 0) return;
-  ahead_ -= tokens;
-  if (const Status undone = matcher_->undo(tokens); !undone.ok() && status_.ok()) status_ = undone;
+TokenMatcher& Constraint::ahead() {
+  if (!ahead_) ahead_ = matcher_->clone();
+  return *ahead_;
 }
 
 // False: nothing may follow there, so nothing behind it is looked at.
-bool Constraint::add_mask(int32_t row, RoundMasks& out) {
+bool Constraint::add_mask(TokenMatcher& matcher, int32_t row, RoundMasks& out) {
   ++out.computed;
   only_.reset();
-  Status allowed = status_.ok() ? matcher_->allow(bits_) : status_;
+  Status allowed = status_.ok() ? matcher.allow(bits_) : status_;
   TokenSet set{.form = TokenSet::Form::kOnly, .ids = {}, .bits = {}};
   if (allowed.ok()) {
     set = token_set_of(bits_, grammar_->vocab_size());
@@ -85,7 +80,7 @@ void Constraint::settle(Draft& draft, Rule rule, const ConstraintRoom& room, Rou
     settle_chain(draft, matches, room, out);
   else
     settle_tree(draft, matches, room, out);
-  undo(ahead_);
+  ahead_.reset();
   out.ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -95,21 +90,23 @@ void Constraint::settle_chain(Draft& draft, bool matches, const ConstraintRoom& 
   const size_t margins = draft.margins.size();
   const bool may_cut = draft.q_kind != QKind::kSlices;  // the ranks have rows for all of it
   size_t drafted = 0;
-  bool goes_on = add_mask(0, out);
+  bool goes_on = add_mask(*matcher_, 0, out);
   if (!goes_on && may_cut) shorten(draft, 0, out);
   while (goes_on && drafted < draft.ids.size()) {
-    if (!allowed(draft.ids[drafted]) || !accept(draft.ids[drafted])) {
-      out.refused = goes_on = matches;
+    const bool fits = allowed(draft.ids[drafted]);
+    if (!fits || !ahead().accept(draft.ids[drafted])) {
+      // One that fits and is not accepted met a limit, as it would where it is committed.
+      out.refused = goes_on = matches && !fits;
       if (may_cut) shorten(draft, drafted + (matches ? 0 : 1), out);
       break;
     }
     ++drafted;
-    if (matcher_->is_over()) {  // what lies beyond would never be emitted
+    if (ahead().is_over()) {  // what lies beyond would never be emitted
       if (may_cut) shorten(draft, drafted, out);
       goes_on = false;
       break;
     }
-    goes_on = add_mask(static_cast<int32_t>(drafted), out);
+    goes_on = add_mask(ahead(), static_cast<int32_t>(drafted), out);
     if (!goes_on && may_cut) shorten(draft, drafted, out);
   }
   if (margins > 0) draft.margins.resize(std::min(margins, draft.ids.size() + (out.refused ? 1 : 0)));
@@ -132,17 +129,17 @@ void Constraint::foresee(Draft& draft, const ConstraintRoom& room, RoundMasks& o
       if (next == foreseen_.size()) {
         foreseen_.clear();
         next = 0;
-        matcher_->foresee(room.tokens - static_cast<int32_t>(draft.ids.size()), foreseen_);
+        ahead().foresee(room.tokens - static_cast<int32_t>(draft.ids.size()), foreseen_);
         if (foreseen_.empty()) return;
       }
       if (++guesses > kMostGuesses) return;
       id = foreseen_[next++];
     }
-    if (!allowed(id) || !accept(id)) return;
+    if (!allowed(id) || !ahead().accept(id)) return;
     draft.ids.push_back(id);
     draft.eos = false;
     ++out.forced;
-    if (matcher_->is_over() || !add_mask(static_cast<int32_t>(draft.ids.size()), out)) return;
+    if (ahead().is_over() || !add_mask(ahead(), static_cast<int32_t>(draft.ids.size()), out)) return;
   }
 }
 
@@ -151,7 +148,7 @@ void Constraint::settle_tree(Draft& draft, bool matches, const ConstraintRoom& r
   Tree tree{
       .view = draft.tree(), .matches = matches, .stays = std::vector<bool>(draft.ids.size()), .children = {}};
   if (nodes + 1 > room.rows) tree.view = {tree.view.ids.first(0), {}};
-  walk(tree, kTreeRoot, out);
+  walk(tree, kTreeRoot, *matcher_, out);
   std::sort(out.masks.begin(), out.masks.end(),
             [](const TokenMask& a, const TokenMask& b) { return a.row < b.row; });
   const bool stays_whole =
@@ -177,9 +174,9 @@ void Constraint::settle_tree(Draft& draft, bool matches, const ConstraintRoom& r
   draft.eos = false;
 }
 
-// The text behind `node` was accepted.
-void Constraint::walk(Tree& tree, int32_t node, RoundMasks& out) {
-  if (!add_mask(node + 1, out)) return;
+// `matcher` has read the text behind `node`.
+void Constraint::walk(Tree& tree, int32_t node, TokenMatcher& matcher, RoundMasks& out) {
+  if (!add_mask(matcher, node + 1, out)) return;
   const size_t mask =
       out.masks.empty() || out.masks.back().row != node + 1 ? out.masks.size() : out.masks.size() - 1;
   const bool is_free = mask == out.masks.size();  // any token may come
@@ -187,10 +184,11 @@ void Constraint::walk(Tree& tree, int32_t node, RoundMasks& out) {
   children_of(tree.view, node, children);
   for (const int32_t child : children) {
     const TokenId id = tree.view.id(child);
-    if (!(is_free || out.masks[mask].allowed.contains(id)) || !accept(id)) continue;
+    if (!(is_free || out.masks[mask].allowed.contains(id))) continue;
+    const std::unique_ptr<TokenMatcher> behind = matcher.clone();
+    if (!behind->accept(id)) continue;
     tree.stays[static_cast<size_t>(child)] = true;
-    if (!matcher_->is_over()) walk(tree, child, out);
-    undo(1);
+    if (!behind->is_over()) walk(tree, child, *behind, out);
   }
 }
 

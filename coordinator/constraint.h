@@ -55,22 +55,23 @@ class Constraint {
  private:
   struct Tree;
 
-  bool add_mask(int32_t row, RoundMasks& out);
+  bool add_mask(TokenMatcher& matcher, int32_t row, RoundMasks& out);
   void settle_chain(Draft& draft, bool matches, const ConstraintRoom& room, RoundMasks& out);
   void foresee(Draft& draft, const ConstraintRoom& room, RoundMasks& out);
   void settle_tree(Draft& draft, bool matches, const ConstraintRoom& room, RoundMasks& out);
-  void walk(Tree& tree, int32_t node, RoundMasks& out);
+  void walk(Tree& tree, int32_t node, TokenMatcher& matcher, RoundMasks& out);
   bool allowed(TokenId id) const;  // at the last row
-  bool accept(TokenId id);
-  void undo(int32_t tokens);
+  TokenMatcher& ahead();
 
   const std::shared_ptr<const Grammar> grammar_;
+  // Reads committed tokens alone, as in plain decoding: what looks ahead may meet a limit of the library, and
+  // then goes no further.
   const std::unique_ptr<TokenMatcher> matcher_;
-  std::vector<uint32_t> bits_;   // of the last row
-  std::optional<TokenId> only_;  // the token of the last row, if there is but one
+  std::unique_ptr<TokenMatcher> ahead_;  // a copy that reads a chain while it is settled
+  std::vector<uint32_t> bits_;           // of the last row
+  std::optional<TokenId> only_;          // the token of the last row, if there is but one
   std::vector<TokenId> foreseen_;
   Status status_;
-  int32_t ahead_ = 0;  // tokens that were accepted and are not committed
 };
 
 }  // namespace outrider

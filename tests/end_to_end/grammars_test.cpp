@@ -189,7 +189,8 @@ TEST(GrammarsThatFail, EndTheirRequestAlone) {
     auto all = constrained({Rule::kGreedy, Rule::kInvariant, Rule::kToken}, "fixed:gamma=4");
     for (size_t i = 0; i < all.size(); i += 3) {
       testing::PrefixGrammarOptions options{.vocab_size = kVocab, .ends = kEnds, .over_after = 99};
-      (i % 2 == 0 ? options.empty_after : options.error_after) = static_cast<int32_t>(i % 4);
+      const auto length = static_cast<int32_t>(i % 4);
+      (i % 2 == 0 ? options.empty_after : i % 4 == 1 ? options.error_after : options.limit_after) = length;
       all[i].grammar = make_prefix_grammar(options);
     }
     return all;
@@ -210,6 +211,41 @@ TEST(GrammarsThatFail, EndTheirRequestAlone) {
     EXPECT_EQ(finished[i].ids.size(), i % 4) << "request " << i;
   }
   EXPECT_GT(failed, finished.size() / 6);
+}
+
+// A look ahead that meets a limit of the library costs drafts and no text: what ends before it, by a stop id
+// or its length, ends as in plain decoding, and what reaches it has the same tokens and the same error.
+TEST(GrammarsThatFail, DraftsReachNoLimitThatPlainDecodingDoesNot) {
+  const auto requests = [](const std::string& policy) {
+    auto all = constrained(kMatchRules, policy);
+    for (size_t i = 0; i < all.size(); ++i) {
+      testing::PrefixGrammarOptions options{.vocab_size = kVocab, .ends = kEnds, .over_after = 99};
+      (i % 2 == 0 ? options.limit_after : options.error_after) = static_cast<int32_t>(3 + i % 5);
+      all[i].grammar = make_prefix_grammar(options);
+      if (i % 3 != 0) all[i].max_tokens = std::min(all[i].max_tokens, static_cast<int32_t>(1 + i % 8));
+    }
+    return all;
+  };
+  TestCluster plain({.target = kTarget, .eos_ids = kEnds});
+  const auto expected = plain.run(requests(""));
+  size_t whole = 0, failed = 0;
+  for (const Finished& one : expected) (one.error.ok() ? whole : failed) += 1;
+  EXPECT_GT(whole, expected.size() / 6);
+  EXPECT_GT(failed, expected.size() / 6);
+  for (const TreeShape& shape : {TreeShape{}, TreeShape{.widths = {3, 2, 1}}}) {
+    TestCluster cluster({.target = kTarget,
+                         .draft = draft_model(),
+                         .drafter = DrafterKind::kModel,
+                         .max_num_seqs = 8,
+                         .eos_ids = kEnds,
+                         .tree = shape});
+    const auto what = fmt::format("{} widths", shape.widths.size());
+    const auto finished = cluster.run(requests("fixed:gamma=5"));
+    expect_same(expected, finished, what);
+    for (size_t i = 0; i < finished.size(); ++i)
+      EXPECT_EQ(finished[i].error.message(), expected[i].error.message()) << what << ", request " << i;
+    EXPECT_GT(cluster.totals().drafts_used, kEnough) << what;
+  }
 }
 
 TEST(GrammarsThatFail, ABiasCannotAllowWhatTheyForbidAndMayForbidTheRest) {

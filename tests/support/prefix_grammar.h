@@ -18,7 +18,8 @@ struct PrefixGrammarOptions {
   std::vector<TokenId> ends;
   int32_t over_after = 12;   // tokens; a text may be over then
   int32_t empty_after = -1;  // so many tokens nothing may follow; -1: never
-  int32_t error_after = -1;  // so many tokens the matcher fails; -1: never
+  int32_t error_after = -1;  // so many tokens the matcher fails, and does no more; -1: never
+  int32_t limit_after = -1;  // so many tokens it accepts no further one, and does no more; -1: never
   bool is_even = false;      // about half of the tokens may follow anything
 };
 
@@ -34,22 +35,22 @@ class PrefixGrammar final : public Grammar {
     explicit Matcher(const PrefixGrammarOptions& options) : options_(options) {}
 
     Status allow(std::span<uint32_t> bits) override {
-      if (length() == options_.error_after) return unavailable("this matcher fails here");
+      if (length() == options_.error_after) failed_ = true;
+      RETURN_IF_ERROR(error());
       std::fill(bits.begin(), bits.end(), 0);
       for (int32_t id = 0; id < options_.vocab_size; ++id)
         if (may_follow(TokenId(id))) bits[static_cast<size_t>(id / 32)] |= uint32_t{1} << id % 32;
       return {};
     }
     bool accept(TokenId id) override {
-      if (is_over() || !may_follow(id)) return false;
+      if (length() == options_.limit_after) failed_ = true;
+      if (failed_ || is_over() || !may_follow(id)) return false;
       const bool ends = is_end(id);
       texts_.push_back({hash_combine(now().hash, static_cast<uint64_t>(id.value()) + 1), ends});
       return true;
     }
-    Status undo(int32_t tokens) override {
-      texts_.resize(texts_.size() - static_cast<size_t>(tokens));
-      return {};
-    }
+    Status error() const override { return failed_ ? unavailable("this matcher fails here") : Status(); }
+    std::unique_ptr<TokenMatcher> clone() const override { return std::make_unique<Matcher>(*this); }
     bool is_over() const override {
       return now().ended || (length() >= options_.over_after && mix(3) % 6 == 0);
     }
@@ -57,15 +58,14 @@ class PrefixGrammar final : public Grammar {
     void foresee(int32_t most, std::vector<TokenId>& ids) override {
       if (mix(4) % 3 != 0) return;
       const int32_t count = static_cast<int32_t>(mix(5) % 4);
-      int32_t added = 0;
-      for (; added < std::min(most, count); ++added) {
-        const auto first = static_cast<int32_t>(mix(6) % static_cast<uint64_t>(options_.vocab_size));
+      Matcher ahead = *this;
+      for (int32_t added = 0; added < std::min(most, count); ++added) {
+        const auto first = static_cast<int32_t>(ahead.mix(6) % static_cast<uint64_t>(options_.vocab_size));
         int32_t id = first;
-        while (id < options_.vocab_size && !may_follow(TokenId(id))) ++id;
-        if (id == options_.vocab_size || !accept(TokenId(id))) break;
+        while (id < options_.vocab_size && !ahead.may_follow(TokenId(id))) ++id;
+        if (id == options_.vocab_size || !ahead.accept(TokenId(id))) break;
         ids.emplace_back(id);
       }
-      (void)undo(added);
     }
 
    private:
@@ -101,6 +101,7 @@ class PrefixGrammar final : public Grammar {
 
     const PrefixGrammarOptions options_;
     std::vector<Text> texts_;
+    bool failed_ = false;
   };
 
   const PrefixGrammarOptions options_;

@@ -59,9 +59,7 @@ class ChoiceMatcher final : public TokenMatcher {
     if (choices_->tokens->is_end(id)) {
       const auto is_whole = [&](const Choice& choice) { return choice.text == text_; };
       if (std::none_of(choices_->all.begin(), choices_->all.end(), is_whole)) return false;
-      ended_ = true;
-      lengths_.push_back(text_.size());
-      return true;
+      return ended_ = true;
     }
     const std::string& bytes = choices_->tokens->bytes_of(id);
     const size_t length = text_.size();
@@ -73,18 +71,10 @@ class ChoiceMatcher final : public TokenMatcher {
       text_.resize(length);
       return false;
     }
-    lengths_.push_back(length);
     return true;
   }
 
-  Status undo(int32_t tokens) override {
-    for (; tokens > 0; --tokens) {
-      text_.resize(lengths_.back());
-      lengths_.pop_back();
-      ended_ = false;
-    }
-    return {};
-  }
+  std::unique_ptr<TokenMatcher> clone() const override { return std::make_unique<ChoiceMatcher>(*this); }
 
   bool is_over() const override {
     if (ended_) return true;
@@ -102,7 +92,6 @@ class ChoiceMatcher final : public TokenMatcher {
 
   const std::shared_ptr<const Choices> choices_;
   std::string text_;
-  std::vector<size_t> lengths_;  // of the text before each token
   bool ended_ = false;
 };
 

@@ -20,10 +20,14 @@ class TokenMatcher {
   // Which tokens may come next: bits as in TokenSet, overwritten; an end-of-sequence token where the text may
   // end. Not asked behind an end. An error, such as a limit of the library: this text cannot go on.
   virtual Status allow(std::span<uint32_t> bits) = 0;
-  // Goes on with a token that allow() allows. False: it does not, and nothing changed.
+  // Goes on with a token that allow() allows. False: the token does not fit, and nothing changed; or the
+  // matcher can do no more, which error() says.
   virtual bool accept(TokenId id) = 0;
-  // Takes the last `tokens` accepted ones back.
-  virtual Status undo(int32_t tokens) = 0;
+  // Why this matcher can do no more, such as a limit of the library; OK: it goes on.
+  virtual Status error() const { return {}; }
+  // A copy for looking ahead: whatever becomes of it, this one goes on as if there were none. Nothing takes
+  // accepted tokens back, for a matcher that met a limit cannot.
+  virtual std::unique_ptr<TokenMatcher> clone() const = 0;
   // The text is whole, and nothing but its end can follow.
   virtual bool is_over() const = 0;
   // Appends tokens that will come next, or most likely will, at most so many. What they are may depend on the

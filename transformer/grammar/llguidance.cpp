@@ -64,7 +64,6 @@ struct LlgFunctions {
   int32_t (*compute_mask)(LlgMatcher*, uint32_t*, size_t);
   int32_t (*consume_token)(LlgMatcher*, uint32_t);
   int32_t (*validate_tokens)(LlgMatcher*, const uint32_t*, size_t);
-  int32_t (*rollback)(LlgMatcher*, size_t);
   bool (*is_stopped)(const LlgMatcher*);
 };
 
@@ -84,6 +83,7 @@ std::string shown(const char* error) {
     if (!text.empty()) text += ' ';
     text += line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
   }
+  std::replace(text.begin(), text.end(), '"', '\'');  // what is in quotes is the name of a field
   return printable(text, kShownBytes);
 }
 
@@ -121,7 +121,7 @@ class Matcher final : public TokenMatcher {
 
   Status allow(std::span<uint32_t> bits) override {
     if (f_.compute_mask(matcher_.get(), bits.data(), bits.size_bytes()) == 0) return {};
-    return error();
+    return gave_up();
   }
   // A token that does not fit would leave the matcher in an error.
   bool accept(TokenId id) override {
@@ -129,8 +129,10 @@ class Matcher final : public TokenMatcher {
     const auto token = static_cast<uint32_t>(id.value());
     return f_.validate_tokens(matcher_.get(), &token, 1) == 1 && f_.consume_token(matcher_.get(), token) == 0;
   }
-  Status undo(int32_t tokens) override {
-    return f_.rollback(matcher_.get(), static_cast<size_t>(tokens)) == 0 ? Status() : error();
+  Status error() const override { return f_.is_error(matcher_.get()) ? gave_up() : Status(); }
+  std::unique_ptr<TokenMatcher> clone() const override {
+    return std::make_unique<Matcher>(vocabulary_, f_,
+                                     MatcherPtr(f_.clone_matcher(matcher_.get()), MatcherFree{&f_}));
   }
   bool is_over() const override { return f_.is_stopped(matcher_.get()) && !f_.is_error(matcher_.get()); }
   // Where all allowed tokens are beginnings of one of them its bytes are known, and most models write them
@@ -138,8 +140,11 @@ class Matcher final : public TokenMatcher {
   void foresee(int32_t most, std::vector<TokenId>& ids) override;
 
  private:
-  Status error() {
-    return unsupported("the grammar's library gave up: " + shown(f_.get_error(matcher_.get())));
+  Status gave_up() const {
+    return unsupported(fmt::format(
+        "the form is too much for the grammar library, which gave up behind the text so far ({}); "
+        "send a simpler one",
+        shown(f_.get_error(matcher_.get()))));
   }
 
   const std::shared_ptr<const Vocabulary> vocabulary_;
@@ -271,7 +276,6 @@ Result<std::shared_ptr<const LlGuidance>> LlGuidance::load(const std::vector<std
   find(library, "llg_matcher_compute_mask_into", f->compute_mask, missing);
   find(library, "llg_matcher_consume_token", f->consume_token, missing);
   find(library, "llg_matcher_validate_tokens", f->validate_tokens, missing);
-  find(library, "llg_matcher_rollback", f->rollback, missing);
   find(library, "llg_matcher_is_stopped", f->is_stopped, missing);
   if (!missing.empty())
     return invalid_argument(
