@@ -1,8 +1,10 @@
 #include "base/threads.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <future>
@@ -97,6 +99,32 @@ void run_on_threads(int count, const std::function<void(int)>& body) {
   }
   for (const std::exception_ptr& failure : failures)
     if (failure) std::rethrow_exception(failure);
+}
+
+void run_with_stack(size_t bytes, const std::function<void()>& body) {
+  struct Call {
+    const std::function<void()>& body;
+    std::exception_ptr failure;
+  } call{body, nullptr};
+  const auto run = [](void* of) -> void* {
+    auto& made = *static_cast<Call*>(of);
+    try {
+      made.body();
+    } catch (...) {
+      made.failure = std::current_exception();
+    }
+    return nullptr;
+  };
+  pthread_attr_t attributes;
+  int error = pthread_attr_init(&attributes);
+  if (error != 0) throw NoThread(std::strerror(error));
+  pthread_t thread{};
+  error = pthread_attr_setstacksize(&attributes, bytes);
+  if (error == 0) error = pthread_create(&thread, &attributes, run, &call);
+  pthread_attr_destroy(&attributes);
+  if (error != 0) throw NoThread(std::strerror(error));
+  pthread_join(thread, nullptr);
+  if (call.failure) std::rethrow_exception(call.failure);
 }
 
 NoMemory::NoMemory(const std::string& what) : what_(what + ": " + out_of_memory()) {}

@@ -2,6 +2,7 @@
 // limits that may be met.
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <functional>
 #include <new>
@@ -32,6 +33,11 @@ std::jthread start_thread(Body&& body) {
 // begins before all have their thread: they may wait for each other. Returns when all have ended; then throws
 // the first exception of a body. NoThread: none has begun.
 void run_on_threads(int count, const std::function<void(int)>& body);
+
+// Runs body() on a thread with a stack of so many bytes, of which only what is used takes memory, and waits
+// for its end; then throws its exception. For libraries that recurse as deep as their input says. NoThread:
+// it has not begun.
+void run_with_stack(size_t bytes, const std::function<void()>& body);
 
 // There is no room for what is named, as "model.safetensors: cannot map 12 bytes"; its text names the limit.
 class NoMemory : public std::bad_alloc {

@@ -27,6 +27,23 @@ TEST_F(Threads, BodiesRunAtTheSameTime) {
   EXPECT_EQ(sum, 15);
 }
 
+// Deeper than a thread of the usual size goes; as deep as it is compiled, without a call in the tail.
+int64_t sum_to(int64_t n) {  // NOLINT(misc-no-recursion)
+  volatile char room[512] = {};
+  const int64_t rest = n == 0 ? 0 : sum_to(n - 1);
+  return rest + n + room[0];
+}
+
+TEST_F(Threads, ADeepCallHasTheStackThatItAskedFor) {
+  int64_t sum = 0;
+  run_with_stack(size_t{256} << 20, [&] { sum = sum_to(50'000); });
+  EXPECT_EQ(sum, int64_t{50'000} * 50'001 / 2);
+  EXPECT_THROW(run_with_stack(size_t{1} << 20, [] { throw std::out_of_range("it"); }), std::out_of_range);
+  allow(0);
+  EXPECT_THROW(run_with_stack(size_t{1} << 20, [&] { sum = 0; }), NoThread);
+  EXPECT_NE(sum, 0);
+}
+
 TEST_F(Threads, NoneRunsUnlessAllCan) {
   for (int most = 0; most < 5; ++most) {
     allow(most);

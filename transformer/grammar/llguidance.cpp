@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/printable.h"
+#include "base/threads.h"
 #include "base/token_set.h"
 
 // The library's interface, version 1: names and layout are its header's.
@@ -220,7 +221,15 @@ class Vocabulary final : public LlgVocabulary, public std::enable_shared_from_th
     init.log_buffer_level = 0;
     init.log_stderr_level = 0;
     init.limits.verbose_errors = false;
-    MatcherPtr matcher(f().new_matcher(&init, kind, text.c_str()), MatcherFree{&f()});
+    // It recurses along chains of rules and of "$ref", which may be as long as the text.
+    constexpr size_t kCompilerStack = size_t{512} << 20;
+    LlgMatcher* made = nullptr;
+    try {
+      run_with_stack(kCompilerStack, [&] { made = f().new_matcher(&init, kind, text.c_str()); });
+    } catch (const NoThread& error) {
+      return unavailable(error.what());
+    }
+    MatcherPtr matcher(made, MatcherFree{&f()});
     if (const char* const error = f().get_error(matcher.get())) return invalid_argument(shown(error));
     return std::shared_ptr<const Grammar>(
         std::make_shared<LlgGrammar>(shared_from_this(), f(), tokens_->vocab_size(), std::move(matcher)));

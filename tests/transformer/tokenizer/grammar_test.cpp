@@ -232,6 +232,25 @@ TEST_P(Library, ACopyThatMeetsALimitStopsAlone) {
   EXPECT_EQ(allowed_by(*matcher, vocabulary_->size), before);
 }
 
+// The library recurses along them.
+TEST_P(Library, LongChainsOfRulesAndReferencesEndNoProcess) {
+  std::string rules = "start: r0\n", schema = R"({"$ref":"#/$defs/d0","$defs":{)";
+  constexpr int kLinks = 6000;
+  for (int i = 0; i < kLinks; ++i) {
+    rules += fmt::format("r{}: r{}\n", i, i + 1);
+    schema += fmt::format(R"("d{}":{{"$ref":"#/$defs/d{}"}},)", i, i + 1);
+  }
+  rules += fmt::format("r{}: \"a\"\n", kLinks);
+  schema += fmt::format(R"("d{}":{{"const":"a"}}}}}})", kLinks);
+  for (const auto& [kind, text] :
+       {std::pair(GrammarSpec::Kind::kLark, rules), std::pair(GrammarSpec::Kind::kJson, schema)}) {
+    ASSERT_LT(text.size(), kMostGrammarBytes);
+    const auto made = compiler_->compile({.kind = kind, .text = text, .choices = {}});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_EQ(allowed_by(*(*made)->matcher(), vocabulary_->size).empty(), false);
+  }
+}
+
 TEST_P(Library, TellsItsOwnErrors) {
   EXPECT_NE(error(GrammarSpec::Kind::kJson, R"({"type": "nonsense"})"), "");
   EXPECT_NE(error(GrammarSpec::Kind::kJson, "{"), "");
