@@ -334,9 +334,10 @@ void add_form_options(CLI::App& app, FormFlags& o) {
 void add_grammar_library_option(CLI::App& app, std::vector<std::string>& libraries, const char* group) {
   app.add_option(
          "--grammar-library", libraries,
-         "libllguidance.so, for JSON schemas, regular expressions, grammars and strict tools; with "
-         "commas, libraries that it needs before it. Default: where the system finds one of that name, "
-         "else only choices are limited")
+         "llguidance, for JSON schemas, regular expressions, grammars and strict tools: libllguidance.so, or "
+         "the "
+         "library of the package that pip installs; with commas, libraries that it needs before it. Default: "
+         "libllguidance.so where the system finds it, else the package of the Python in PATH")
       ->delimiter(',')
       ->group(group);
 }

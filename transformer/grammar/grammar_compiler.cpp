@@ -20,9 +20,8 @@ const char* library_name_of(GrammarSpec::Kind kind) {
 
 class Compiler final : public GrammarCompiler {
  public:
-  Compiler(const Tokenizer& tokenizer, GrammarOptions options,
-           Result<std::shared_ptr<const LlGuidance>> library)
-      : tokenizer_(tokenizer), options_(std::move(options)), library_(std::move(library)) {}
+  Compiler(const Tokenizer& tokenizer, GrammarOptions options)
+      : tokenizer_(tokenizer), options_(std::move(options)) {}
 
   Result<std::shared_ptr<const Grammar>> compile(const GrammarSpec& spec) const override {
     if (spec.kind != GrammarSpec::Kind::kChoice) RETURN_IF_ERROR(check_library());
@@ -39,13 +38,29 @@ class Compiler final : public GrammarCompiler {
   }
 
   Status check_library() const override {
-    if (library_.ok()) return {};
+    const auto& library = loaded();
+    if (library.ok()) return {};
+    if (library.status().code() != StatusCode::kNotFound)
+      return unsupported(fmt::format("its library cannot be used: {}", library.status().message()));
     return unsupported(
-        "there is no library for it; give --grammar-library FILE, a libllguidance.so "
-        "(docs/structured-output.md says where to get one); choices need none");
+        "there is no library for it, neither libllguidance.so where the system finds libraries nor "
+        "llguidance "
+        "among the packages of the Python that is first in PATH, of the user and of the system; `pip install "
+        "llguidance` and start again, or give --grammar-library FILE; choices need none");
+  }
+
+  Result<std::string> library_file() const override {
+    const auto& library = loaded();
+    return library.ok() ? Result<std::string>((*library)->file()) : library.status();
   }
 
  private:
+  // When it is first needed: most runs ask for no form.
+  const Result<std::shared_ptr<const LlGuidance>>& loaded() const {
+    std::call_once(has_library_, [this] { library_ = LlGuidance::load(options_.libraries); });
+    return library_;
+  }
+
   std::shared_ptr<const Grammar> find(const GrammarSpec& spec) const {
     const std::lock_guard lock(mutex_);
     for (const auto& [of, grammar] : kept_)
@@ -59,7 +74,7 @@ class Compiler final : public GrammarCompiler {
     });
     if (spec.kind == GrammarSpec::Kind::kChoice) return make_choice_grammar(tokens_, spec.choices);
     std::call_once(has_vocabulary_, [this] {
-      auto made = LlgVocabulary::make(*library_, tokens_);
+      auto made = LlgVocabulary::make(*loaded(), tokens_);
       made.ok() ? void(vocabulary_ = *made) : void(why_none_ = made.status());
     });
     RETURN_IF_ERROR(why_none_);
@@ -68,9 +83,9 @@ class Compiler final : public GrammarCompiler {
 
   const Tokenizer& tokenizer_;
   const GrammarOptions options_;
-  const Result<std::shared_ptr<const LlGuidance>> library_;
   // Made when first needed.
-  mutable std::once_flag has_tokens_, has_vocabulary_;
+  mutable std::once_flag has_library_, has_tokens_, has_vocabulary_;
+  mutable Result<std::shared_ptr<const LlGuidance>> library_ = not_found("");
   mutable std::shared_ptr<const TokenTable> tokens_;
   mutable std::shared_ptr<const LlgVocabulary> vocabulary_;
   mutable Status why_none_;
@@ -82,10 +97,10 @@ class Compiler final : public GrammarCompiler {
 
 Result<std::unique_ptr<GrammarCompiler>> make_grammar_compiler(const Tokenizer& tokenizer,
                                                                GrammarOptions options) {
-  auto library = LlGuidance::load(options.libraries);
-  if (!options.libraries.empty() && !library.ok()) return library.status().in("--grammar-library");
-  return std::unique_ptr<GrammarCompiler>(
-      std::make_unique<Compiler>(tokenizer, std::move(options), std::move(library)));
+  const bool is_named = !options.libraries.empty();
+  auto compiler = std::make_unique<Compiler>(tokenizer, std::move(options));
+  if (is_named) RETURN_IF_ERROR(compiler->library_file().status().in("--grammar-library"));
+  return std::unique_ptr<GrammarCompiler>(std::move(compiler));
 }
 
 }  // namespace outrider

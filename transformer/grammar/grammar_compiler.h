@@ -24,7 +24,7 @@ constexpr size_t kMostGrammarBytes = size_t{256} << 10;  // of GrammarSpec::text
 
 struct GrammarOptions {
   // Files of libraries: the last is llguidance, those before it are loaded first, for symbols that it needs.
-  // None: libllguidance.so, where the system finds it.
+  // None: libllguidance.so, where the system finds it, or else the one that pip installed, when it is needed.
   std::vector<std::string> libraries;
   std::vector<TokenId> ends;  // end-of-sequence tokens
   int32_t vocab_size = 0;     // of the model
@@ -39,6 +39,8 @@ class GrammarCompiler {
   virtual Result<std::shared_ptr<const Grammar>> compile(const GrammarSpec& spec) const = 0;
   // OK, or why there is none and what to do.
   virtual Status check_library() const = 0;
+  // The file that the library was loaded from.
+  virtual Result<std::string> library_file() const = 0;
 };
 
 // `tokenizer` outlives it and its grammars. An error names --grammar-library.

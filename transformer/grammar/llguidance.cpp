@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "base/threads.h"
 #include "base/token_set.h"
+#include "transformer/grammar/python_module.h"
 
 // The library's interface, version 1: names and layout are its header's.
 extern "C" {
@@ -99,12 +100,13 @@ Result<void*> open_library(const std::string& file, int flags) {
   if (void* const library = dlopen(file.c_str(), flags)) return library;
   const char* const error = dlerror();
   const std::string why = error ? error : "it cannot be loaded";
-  if (why.find("undefined symbol: ") != std::string::npos && why.find("Py") != std::string::npos)
-    return invalid_argument(
-        printable(why) +
-        "; it is a module of Python: name a libpython3 in front of it, as LIBPYTHON,FILE, or a library of "
-        "empty symbols that launch/grammar_symbols made of it");
-  return not_found(printable(why));
+  const bool is_of_python =
+      why.find("undefined symbol: ") != std::string::npos && why.find("Py") != std::string::npos;
+  if (!is_of_python) return not_found(printable(why));
+  RETURN_IF_ERROR(provide_python_symbols(file));
+  if (void* const library = dlopen(file.c_str(), flags)) return library;
+  const char* const still = dlerror();
+  return invalid_argument(printable(still ? still : why));
 }
 
 struct MatcherFree {
@@ -230,7 +232,12 @@ class Vocabulary final : public LlgVocabulary, public std::enable_shared_from_th
       return unavailable(error.what());
     }
     MatcherPtr matcher(made, MatcherFree{&f()});
-    if (const char* const error = f().get_error(matcher.get())) return invalid_argument(shown(error));
+    if (const char* const error = f().get_error(matcher.get())) {
+      std::string text = shown(error);
+      if (text.find("coerce_one_of") != std::string::npos)
+        text += "; that is, add \"x-guidance\": {\"coerce_one_of\": true} to the schema";
+      return invalid_argument(std::move(text));
+    }
     return std::shared_ptr<const Grammar>(
         std::make_shared<LlgGrammar>(shared_from_this(), f(), tokens_->vocab_size(), std::move(matcher)));
   }
@@ -270,8 +277,14 @@ void Matcher::foresee(int32_t most, std::vector<TokenId>& ids) {
 Result<std::shared_ptr<const LlGuidance>> LlGuidance::load(const std::vector<std::string>& libraries) {
   for (size_t i = 0; i + 1 < libraries.size(); ++i)
     RETURN_IF_ERROR(open_library(libraries[i], RTLD_NOW | RTLD_GLOBAL).status());
-  const std::string file = libraries.empty() ? kDefaultLibrary : libraries.back();
-  ASSIGN_OR_RETURN(void* const library, open_library(file, RTLD_LAZY | RTLD_LOCAL));
+  std::string file = libraries.empty() ? kDefaultLibrary : libraries.back();
+  Result<void*> opened = open_library(file, RTLD_LAZY | RTLD_LOCAL);
+  if (libraries.empty() && !opened.ok())
+    for (const std::string& installed : installed_grammar_libraries()) {
+      opened = open_library(file = installed, RTLD_LAZY | RTLD_LOCAL);
+      break;  // what is wrong with the one that is active is told
+    }
+  ASSIGN_OR_RETURN(void* const library, std::move(opened));
   auto f = std::make_shared<LlgFunctions>();
   std::string missing;
   find(library, "llg_new_tokenizer_v2", f->new_tokenizer, missing);
@@ -289,7 +302,7 @@ Result<std::shared_ptr<const LlGuidance>> LlGuidance::load(const std::vector<std
   if (!missing.empty())
     return invalid_argument(
         fmt::format("{} has no function {}; it is not llguidance 1.3 or later", file, missing));
-  return std::make_shared<const LlGuidance>(std::move(f));
+  return std::make_shared<const LlGuidance>(std::move(f), std::move(file));
 }
 
 Result<std::shared_ptr<const LlgVocabulary>> LlgVocabulary::make(std::shared_ptr<const LlGuidance> library,

@@ -14,14 +14,18 @@ struct LlgFunctions;
 
 class LlGuidance {
  public:
-  // An error names the file, or says that there is no such library (kNotFound).
+  // `libraries`: as GrammarOptions::libraries. An error names the file, or the places without one
+  // (kNotFound).
   static Result<std::shared_ptr<const LlGuidance>> load(const std::vector<std::string>& libraries);
 
-  explicit LlGuidance(std::shared_ptr<const LlgFunctions> functions) : functions_(std::move(functions)) {}
+  LlGuidance(std::shared_ptr<const LlgFunctions> functions, std::string file)
+      : functions_(std::move(functions)), file_(std::move(file)) {}
   const LlgFunctions& functions() const { return *functions_; }
+  const std::string& file() const { return file_; }
 
  private:
   const std::shared_ptr<const LlgFunctions> functions_;
+  const std::string file_;
 };
 
 // Its view of a vocabulary; takes some hundred milliseconds for a large one.
