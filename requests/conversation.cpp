@@ -31,6 +31,58 @@ Result<std::vector<std::string>> take_parts(const json& parts) {
   return texts;
 }
 
+// The beginning of a JSON object, which was cut where a text reached its limit, as a whole one: open texts
+// and brackets are closed, and what is no value yet is left out. Empty: it is no such beginning.
+std::string completed(std::string_view cut) {
+  std::string open, kept;  // brackets to close, and the object up to the last place where it can be closed
+  bool in_text = false;
+  size_t escape = std::string_view::npos;  // where an escape of a text begins
+  const auto closed = [&open](std::string_view text) {
+    return std::string(text) + std::string(open.rbegin(), open.rend());
+  };
+  for (size_t i = 0; i < cut.size(); ++i) {
+    const char c = cut[i];
+    if (in_text) {
+      const size_t length = escape == std::string_view::npos ? 0 : i + 1 - escape;
+      if (length > 0) {
+        if (length == (cut[escape + 1] == 'u' ? 6 : 2)) escape = std::string_view::npos;
+      } else if (c == '\\') {
+        escape = i;
+      } else if (c == '"') {
+        in_text = false;
+      }
+      continue;
+    }
+    if (c == '"') in_text = true;
+    if (c == ',') kept = closed(cut.substr(0, i));
+    if (c == '}' || c == ']') {
+      if (open.empty() || open.back() != c) return {};
+      open.pop_back();
+    }
+    if (c == '{' || c == '[') {
+      open += c == '{' ? '}' : ']';
+      kept = closed(cut.substr(0, i + 1));
+    }
+  }
+  const std::string whole =
+      closed(std::string(in_text ? cut.substr(0, escape) : cut) + (in_text ? "\"" : ""));
+  return parse_json(whole, "").ok() ? whole : kept;
+}
+
+// Of a call that comes back. Models write none at all where a tool has no parameters, and their arguments are
+// cut where a text reached its limit; what no object can be made of is shown as the text that it is.
+Result<nlohmann::ordered_json> read_arguments(const std::string& text) {
+  using nlohmann::ordered_json;
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return ordered_json::object();
+  auto parsed = parse_ordered_json(text, "the arguments", {.whole_numbers_fit = true});
+  if (!parsed.ok() && parsed.status().code() == StatusCode::kInvalidArgument)
+    return parsed.status().in("\"messages\": \"tool_calls\"");
+  if (!parsed.ok()) parsed = parse_ordered_json(completed(text), "the arguments");
+  if (!parsed.ok()) return ordered_json(text);
+  if (parsed->is_null()) return ordered_json::object();
+  return parsed->is_object() ? std::move(*parsed) : ordered_json(text);
+}
+
 // The calls that an answer of the model made, with their arguments as objects, which templates print.
 Result<nlohmann::ordered_json> take_tool_calls(const json& list) {
   using nlohmann::ordered_json;
@@ -46,13 +98,12 @@ Result<nlohmann::ordered_json> take_tool_calls(const json& list) {
     const json* const arguments = find_field(*function, "arguments");
     ordered_json parsed = ordered_json::object();
     if (arguments && arguments->is_string()) {
-      const std::string text = arguments->get<std::string>();
-      RETURN_IF_ERROR(parse_json(text, "the arguments").status().in("\"messages\": \"tool_calls\""));
-      parsed = ordered_json::parse(text, nullptr, false);
+      ASSIGN_OR_RETURN(parsed, read_arguments(arguments->get_ref<const std::string&>()));
+    } else if (arguments && !arguments->is_object()) {
+      return wrong;
     } else if (arguments) {
       parsed = *arguments;
     }
-    if (!parsed.is_object()) return wrong;
     ordered_json out;
     if (const json* const id = find_field(call, "id"); id && id->is_string()) out["id"] = *id;
     out["type"] = "function";

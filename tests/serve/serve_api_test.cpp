@@ -287,6 +287,87 @@ TEST_F(ServeApi, AValueOfAnotherTypeIsRefusedOrTaken) {
     }
 }
 
+// The second turn of an agent: what the server answered comes back. Templates look into the content of such a
+// message, print calls only where it is none, or print it as it is.
+TEST_F(ServeApi, AnAnswerThatCalledComesBackWithoutAText) {
+  const auto turn = [](json content, json arguments) {
+    json answer{{"role", "assistant"},
+                {"tool_calls",
+                 {{{"id", "c"},
+                   {"type", "function"},
+                   {"function", {{"name", "now"}, {"arguments", std::move(arguments)}}}}}}};
+    if (content != 5) answer["content"] = std::move(content);  // 5: left out
+    return json{{"messages", {{{"role", "user"}, {"content", "time?"}}, std::move(answer)}}};
+  };
+  const auto text = [&](const json& body) {
+    const auto api = read(body, ApiKind::kChat);
+    return api.ok() ? prepared_.tokenizer->decode(api->requests[0].prompt) : api.status().message();
+  };
+  const std::pair<const char*, const char*> templates[] = {
+      {"{% for m in messages %}{% if '</think>' in m.content %}!{% endif %}{{ m.content }}", "time?now{}"},
+      {"{% for m in messages %}{% if m.content is none %}none{% else %}{{ m.content }}{% endif %}",
+       "time?now{}"},
+      {"{% for m in messages %}{% if m.content is not none %}{{ m.content }}{% elif 1 %}call:",
+       "time?call:now{}"}};
+  for (const auto& [chat_template, expected] : templates) {
+    const bool only_none = std::string_view(expected).find("call:") != std::string_view::npos;
+    const std::string calls =
+        "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor "
+        "%}";
+    chat_ = parse_chat_template(chat_template + calls + (only_none ? "{% endif %}" : "") + "{% endfor %}", "",
+                                "");
+    ASSERT_TRUE(chat_.ok()) << chat_.status().message();
+    for (const json& content : {json(nullptr), json(""), json(5)})
+      EXPECT_EQ(text(turn(content, "{}")), expected) << chat_template << " " << content;
+  }
+  chat_ = parse_chat_template(
+      "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor "
+      "%}{% endfor %}",
+      "", "");
+  // What models write where there are no parameters, and what a limit cut.
+  const std::pair<json, const char*> all[] = {
+      {json(""), "{}"},
+      {json(" "), "{}"},
+      {json("null"), "{}"},
+      {json(nullptr), "{}"},
+      {json::object(), "{}"},
+      {json(R"({"b": 1, "a": [2]})"), R"({"b": 1, "a": [2]})"},
+      {json(R"({"n": 18446744073709551615})"), R"({"n": 18446744073709551615})"},
+      {json(R"({"city": "Par)"), R"({"city": "Par"})"},
+      {json(R"({"city": "Par\)"), R"({"city": "Par"})"},
+      {json(R"({"city": "Par\u00e)"), R"({"city": "Par"})"},
+      {json(R"({"a": [1, {"b": tr)"), R"({"a": [1, {}]})"},
+      {json(R"({"a": 1, "b": )"), R"({"a": 1})"},
+      {json("{"), "{}"},
+      {json("Paris"), R"("Paris")"},
+      {json("[1]"), R"("[1]")"},
+      {json(R"({"a": 1}})"), R"("{\"a\": 1}}")"},
+      {json(std::string(50'000, '[')), nullptr}};
+  for (const auto& [arguments, expected] : all) {
+    const auto api = read(turn(nullptr, arguments), ApiKind::kChat);
+    if (!expected) continue;  // a long text, or too long for the context
+    ASSERT_TRUE(api.ok()) << arguments << ": " << api.status().message();
+    EXPECT_EQ(prepared_.tokenizer->decode(api->requests[0].prompt), expected) << arguments;
+  }
+  EXPECT_NE(error(turn(nullptr, R"({"n": 18446744073709551616})"), ApiKind::kChat)
+                .find("\"n\": 1844674407370955161"),
+            std::string::npos);
+  EXPECT_TRUE(error(turn(nullptr, 5), ApiKind::kChat).starts_with("\"messages\""));
+}
+
+TEST_F(ServeApi, WholeNumbersStayThoseThatTheyAre) {
+  chat_ =
+      parse_chat_template("{{ n }} {{ n == 5 }} {{ n > 5 }} {{ [n] | tojson }} {{ n is integer }}", "", "");
+  json body{{"messages", {{{"role", "user"}, {"content", "a"}}}},
+            {"chat_template_kwargs", {{"n", UINT64_MAX}}}};
+  const auto api = read(body, ApiKind::kChat);
+  ASSERT_TRUE(api.ok()) << api.status().message();
+  EXPECT_EQ(prepared_.tokenizer->decode(api->requests[0].prompt),
+            "18446744073709551615 False True [18446744073709551615] True");
+  const Status wide = read_body(R"({"tools": [{"maximum": 18446744073709551616}]})").status();
+  EXPECT_EQ(wide.message(), "\"tools\": 18446744073709551616 is a whole number of more than 64 bits");
+}
+
 TEST_F(ServeApi, CountsTheTokensThatAMessageWouldSend) {
   const RequestBuilder builder(request_model(settings_.models, settings_.speculation, prepared_, chat_));
   const json body{{"system", "One"}, {"messages", {{{"role", "user"}, {"content", "day"}}}}};

@@ -34,8 +34,7 @@ Result<Value> value_of(const Json& json) {
   if (json.is_null()) return Value(chat_template::None{});
   if (json.is_boolean()) return Value(json.template get<bool>());
   if (json.is_number_float()) return Value(json.template get<double>());
-  if (json.is_number_unsigned() && json.template get<uint64_t>() > INT64_MAX)
-    return invalid_argument(fmt::format("{} is out of range", json_text(json)));
+  if (json.is_number_unsigned()) return Value(json.template get<uint64_t>());
   if (json.is_number()) return Value(json.template get<int64_t>());
   if (json.is_string()) {
     if (find_invalid_utf8(json.template get_ref<const std::string&>()))
@@ -144,6 +143,7 @@ class ParsedTemplate : public ChatTemplate {
   Result<std::string> print(const std::vector<ChatMessage>& messages, const ChatOptions& options) const {
     ASSIGN_OR_RETURN(Fields variables, variables_of(options));
     std::map<std::string, bool> takes_lists;  // by role
+    std::optional<bool> wants_none;           // where a message calls and says nothing
     List list;
     for (const ChatMessage& message : messages) {
       Value content(message.content);
@@ -152,14 +152,36 @@ class ParsedTemplate : public ChatTemplate {
         if (is_new) at->second = prints_parts(message.role, variables, options);
         content = at->second ? list_of_parts(message.parts) : Value(concatenated(message.parts));
       }
-      if (message.content.empty() && message.parts.empty() && message.fields.contains("tool_calls"))
-        content = Value(chat_template::None{});
+      if (message.content.empty() && message.parts.empty() && message.fields.contains("tool_calls")) {
+        if (!wants_none) wants_none = shows_calls_without_content_alone(variables, options);
+        if (*wants_none) content = Value(chat_template::None{});
+      }
       ASSIGN_OR_RETURN(const Map fields, fields_of(message));
       list.push_back(message_value(message, std::move(content), fields));
     }
     auto text = run(std::move(variables), std::move(list), options);
     if (!text.ok()) return text.status().in("chat template");
     return text;
+  }
+
+  // A message that calls and says nothing has an empty content. Some templates look for calls only where it
+  // is none, which a call of a name of its own shows.
+  bool shows_calls_without_content_alone(const Fields& variables, const ChatOptions& options) const {
+    constexpr const char* kName = "name_of_a_call_to_look_for";
+    ChatMessage probe{.role = "assistant", .content = {}};
+    probe.fields["tool_calls"] = {
+        {{"id", "abcdefghi"},
+         {"type", "function"},
+         {"function", {{"name", kName}, {"arguments", nlohmann::ordered_json::object()}}}}};
+    const auto fields = fields_of(probe);
+    if (!fields.ok()) return false;
+    const Value user = message_value({"user", ""}, Value(std::string("x")));
+    const auto shows = [&](Value content) {
+      const auto text =
+          run(variables, List{user, message_value(probe, std::move(content), *fields)}, options);
+      return text.ok() && text->find(kName) != std::string::npos;
+    };
+    return !shows(Value(std::string())) && shows(Value(chat_template::None{}));
   }
 
   static Result<Map> fields_of(const ChatMessage& message) {

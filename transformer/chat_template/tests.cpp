@@ -57,7 +57,7 @@ Result<bool> is_sequence(const Value& v, const Arguments&, Budget&) {
          v.map() != nullptr || v.is_undefined();
 }
 Result<bool> is_number(const Value& v, const Arguments&, Budget&) {
-  return v.as<int64_t>() != nullptr || v.as<double>() != nullptr || v.as<bool>() != nullptr;
+  return v.is_integer() || v.as<double>() != nullptr || v.as<bool>() != nullptr;
 }
 
 // One object in Python: of small values the equal ones of one type.
@@ -89,8 +89,7 @@ const std::map<std::string, Test, std::less<>>& table_of_tests() {
       {"sequence", is_sequence},
       {"iterable", is_iterable},
       {"number", is_number},
-      {"integer",
-       [](const Value& v, const Arguments&, Budget&) -> Result<bool> { return v.as<int64_t>() != nullptr; }},
+      {"integer", [](const Value& v, const Arguments&, Budget&) -> Result<bool> { return v.is_integer(); }},
       {"float",
        [](const Value& v, const Arguments&, Budget&) -> Result<bool> { return v.as<double>() != nullptr; }},
       {"boolean",

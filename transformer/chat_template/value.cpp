@@ -86,9 +86,9 @@ bool Value::is_true() const {
 }
 
 const char* Value::type_name() const {
-  constexpr const char* kNames[] = {"undefined", "none",  "bool",   "int",       "float",
-                                    "string",    "list",  "dict",   "namespace", "generator",
-                                    "loop",      "macro", "method", "function"};
+  constexpr const char* kNames[] = {"undefined", "none",   "bool",  "int",    "int",
+                                    "float",     "string", "list",  "dict",   "namespace",
+                                    "generator", "loop",   "macro", "method", "function"};
   constexpr const char* kSequences[] = {"list", "tuple", "tuple", "range", "view of a dict"};
   return list() != nullptr ? kSequences[static_cast<size_t>(sequence_)] : kNames[state_.index()];
 }
@@ -96,19 +96,29 @@ const char* Value::type_name() const {
 Result<double> to_number(const Value& value) {
   if (const bool* b = value.as<bool>()) return *b ? 1.0 : 0.0;
   if (const int64_t* i = value.as<int64_t>()) return static_cast<double>(*i);
+  if (const uint64_t* i = value.as<uint64_t>()) return static_cast<double>(*i);
   if (const double* d = value.as<double>()) return *d;
   return invalid_argument(fmt::format("a number is needed, not {}", value.type_name()));
 }
 
 namespace {
 
-bool is_number(const Value& value) { return value.as<bool>() || value.as<int64_t>() || value.as<double>(); }
+bool is_number(const Value& value) { return value.as<bool>() || value.is_integer() || value.as<double>(); }
+// Two whole numbers, one of them from 2^63 on.
+bool are_large(const Value& a, const Value& b) {
+  return a.is_integer() && b.is_integer() && (a.as<uint64_t>() || b.as<uint64_t>());
+}
+int order_of_large(const Value& a, const Value& b) {
+  const uint64_t x = a.as<uint64_t>() ? *a.as<uint64_t>() : 0, y = b.as<uint64_t>() ? *b.as<uint64_t>() : 0;
+  return (x > y) - (x < y);
+}
 
 }  // namespace
 
 bool equal(const Value& a, const Value& b) {
   if (a.string() != nullptr && b.string() != nullptr) return *a.string() == *b.string();
   if (a.as<int64_t>() && b.as<int64_t>()) return *a.as<int64_t>() == *b.as<int64_t>();
+  if (are_large(a, b)) return order_of_large(a, b) == 0;
   if (is_number(a) && is_number(b)) return *to_number(a) == *to_number(b);
   if (a.list() != nullptr && b.list() != nullptr)
     return a.sequence() == b.sequence() &&
@@ -131,6 +141,7 @@ Result<int> compare(const Value& a, const Value& b) {
   if (a.string() != nullptr && b.string() != nullptr) return a.string()->compare(*b.string());
   if (a.as<int64_t>() && b.as<int64_t>())
     return (*a.as<int64_t>() > *b.as<int64_t>()) - (*a.as<int64_t>() < *b.as<int64_t>());
+  if (are_large(a, b)) return order_of_large(a, b);
   if (is_number(a) && is_number(b)) return (*to_number(a) > *to_number(b)) - (*to_number(a) < *to_number(b));
   const bool ordered = a.sequence() == Sequence::kList || a.sequence() == Sequence::kTuple;
   if (a.list() != nullptr && b.list() != nullptr && a.sequence() == b.sequence() && ordered) {

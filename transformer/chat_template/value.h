@@ -71,7 +71,9 @@ class Value {
   using ListRef = std::shared_ptr<const List>;
   using MapRef = std::shared_ptr<const Map>;
   using IteratorRef = std::shared_ptr<Iterator>;
-  using State = std::variant<Undefined, None, bool, int64_t, double, Text, ListRef, MapRef, Fields*,
+  // uint64_t: a whole number from 2^63 on, which comes from JSON, is printed and compared, and not computed
+  // with.
+  using State = std::variant<Undefined, None, bool, int64_t, uint64_t, double, Text, ListRef, MapRef, Fields*,
                              IteratorRef, Loop, MacroRef, Method, Builtin>;
 
   Value() : state_(Undefined{}) {}
@@ -79,6 +81,12 @@ class Value {
   Value(None n) : state_(n) {}
   explicit Value(bool b) : state_(b) {}
   Value(int64_t i) : state_(i) {}
+  explicit Value(uint64_t i) {
+    if (i > uint64_t{INT64_MAX})
+      state_ = i;
+    else
+      state_ = static_cast<int64_t>(i);
+  }
   Value(double d) : state_(d) {}
   Value(std::string s);
   Value(List list, Sequence kind = Sequence::kList);
@@ -103,6 +111,7 @@ class Value {
   bool is_undefined() const { return as<Undefined>() != nullptr; }
   bool is_none() const { return as<None>() != nullptr; }
   bool is_callable() const;
+  bool is_integer() const { return as<int64_t>() || as<uint64_t>(); }
 
   bool is_true() const;
   const char* type_name() const;  // Python's

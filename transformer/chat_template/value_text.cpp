@@ -18,6 +18,7 @@ std::string float_text(double value) {
 std::string number_text(const Value& value) {
   if (const bool* b = value.as<bool>()) return *b ? "True" : "False";
   if (const int64_t* i = value.as<int64_t>()) return std::to_string(*i);
+  if (const uint64_t* i = value.as<uint64_t>()) return std::to_string(*i);
   return float_text(*value.as<double>());
 }
 
@@ -62,7 +63,7 @@ class JsonWriter {
       out_ += *b ? "true" : "false";
     else if (value.string() != nullptr)
       out_ += json_string(*value.string(), form_.ensure_ascii);
-    else if (value.as<int64_t>() || value.as<double>())
+    else if (value.is_integer() || value.as<double>())
       out_ += json_number(value);
     else
       return invalid_argument(fmt::format("{} has no JSON form", value.type_name()));
@@ -84,7 +85,7 @@ class JsonWriter {
       text = "null";
     else if (const bool* b = key.as<bool>())
       text = *b ? "true" : "false";
-    else if (key.as<int64_t>() || key.as<double>())
+    else if (key.is_integer() || key.as<double>())
       text = json_number(key);
     else
       return invalid_argument(fmt::format("a {} as a key has no JSON form", key.type_name()));
@@ -202,7 +203,7 @@ Result<std::string> to_text(const Value& value) {
   if (value.is_undefined()) return std::string();
   if (value.is_none()) return std::string("None");
   if (value.string() != nullptr) return *value.string();
-  if (value.as<bool>() || value.as<int64_t>() || value.as<double>()) return number_text(value);
+  if (value.as<bool>() || value.is_integer() || value.as<double>()) return number_text(value);
   if (value.list() == nullptr && value.map() == nullptr)
     return unsupported(fmt::format("text of a {}", value.type_name()));
   std::string out;
