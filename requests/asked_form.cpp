@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/json_text.h"
 #include "transformer/files/json_file.h"
 
@@ -26,11 +29,106 @@ const ordered_json* form_field(const ordered_json& object, std::string_view key)
   return at == object.end() || at->is_null() ? nullptr : &*at;
 }
 
-AskedGrammar form_of_schema(const ordered_json& schema, std::string_view name) {
-  return {
-      .spec = {.kind = GrammarSpec::Kind::kJson, .text = json_text(with_fixed_blanks(schema)), .choices = {}},
-      .field = std::string(name)};
+// The "format" names that the grammar library has. JSON Schema's others, and the names that schemas make up,
+// are annotations: they forbid nothing.
+constexpr std::array<std::string_view, 10> kFormats = {"date-time", "time", "date", "duration", "email",
+                                                       "hostname",  "ipv4", "ipv6", "uuid",     "uri"};
+constexpr std::array<std::string_view, 14> kHoldSchema = {"items",
+                                                          "additionalItems",
+                                                          "additionalProperties",
+                                                          "unevaluatedItems",
+                                                          "unevaluatedProperties",
+                                                          "not",
+                                                          "if",
+                                                          "then",
+                                                          "else",
+                                                          "contains",
+                                                          "anyOf",
+                                                          "oneOf",
+                                                          "allOf",
+                                                          "prefixItems"};
+constexpr std::array<std::string_view, 5> kHoldNamedSchemas = {"properties", "patternProperties", "$defs",
+                                                               "definitions", "dependentSchemas"};
+constexpr std::array<std::string_view, 4> kBounds = {"minimum", "exclusiveMinimum", "maximum",
+                                                     "exclusiveMaximum"};
+constexpr int64_t kMostExact = int64_t{1} << 53;  // whole numbers up to it are doubles
+
+template <class Names>
+bool is_one_of(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
+
+bool is_exact(const ordered_json& value) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>() <= static_cast<uint64_t>(kMostExact);
+  if (value.is_number_integer()) return value.get<int64_t>() >= -kMostExact;
+  return !value.is_structured() || std::all_of(value.begin(), value.end(), is_exact);
+}
+
+// A bound that is no double becomes the next double within it, for the library rounds it and may go beyond.
+// At 2^63 and from there on the library writes nothing that is beyond.
+void narrow_bound(std::string_view key, ordered_json& bound) {
+  if (!bound.is_number_integer() || is_exact(bound)) return;
+  if (bound.is_number_unsigned() && bound.get<uint64_t>() > uint64_t{INT64_MAX}) return;
+  const auto value = bound.get<int64_t>();
+  const bool is_most = key == "maximum" || key == "exclusiveMaximum";
+  constexpr double kEnd = 0x1p63;
+  auto within = static_cast<double>(value);
+  if (within >= kEnd) return;
+  if (is_most && static_cast<int64_t>(within) > value) within = std::nextafter(within, -kEnd);
+  if (!is_most && static_cast<int64_t>(within) < value) within = std::nextafter(within, kEnd);
+  if (within < kEnd) bound = static_cast<int64_t>(within);
+}
+
+// Whether a keyword with this value forbids nothing, while the library refuses it.
+bool is_without_effect(std::string_view key, const ordered_json& value) {
+  if (key == "format") return value.is_string() && !is_one_of(kFormats, value.get_ref<const std::string&>());
+  if (key == "uniqueItems") return value == false;
+  if (key == "dependentRequired" || key == "dependentSchemas" || key == "dependencies")
+    return value.is_object() && value.empty();
+  if (key == "unevaluatedItems" || key == "unevaluatedProperties" || key == "propertyNames")
+    return value == true ||
+           (value.is_object() && (value.empty() || value == ordered_json{{"type", "string"}}));
+  return key == "not" && value == false;
+}
+
+// Its depth is bounded: it was read by parse_ordered_json().
+Status adapt_schema(ordered_json& schema) {
+  if (schema.is_array()) {
+    for (ordered_json& item : schema) RETURN_IF_ERROR(adapt_schema(item));
+    return {};
+  }
+  if (!schema.is_object()) return {};
+  std::vector<std::string> dropped;
+  for (auto item = schema.begin(); item != schema.end(); ++item) {
+    const std::string& key = item.key();
+    ordered_json& value = item.value();
+    if (is_without_effect(key, value)) {
+      dropped.push_back(key);
+    } else if (is_one_of(kHoldSchema, key)) {
+      RETURN_IF_ERROR(adapt_schema(value));
+    } else if (is_one_of(kHoldNamedSchemas, key) && value.is_object()) {
+      for (ordered_json& one : value) RETURN_IF_ERROR(adapt_schema(one));
+    } else if (is_one_of(kBounds, key)) {
+      narrow_bound(key, value);
+    } else if ((key == "const" || key == "enum") && !is_exact(value)) {
+      return unsupported(
+          fmt::format("\"{}\" has a whole number beyond 2^53, which the grammar library would write as "
+                      "another; make it a text",
+                      key));
+    }
+  }
+  for (const std::string& key : dropped) schema.erase(key);
+  return {};
+}
+
+Result<AskedGrammar> form_of_schema(const ordered_json& schema, std::string_view name) {
+  auto adapted = schema_for_library(schema);
+  if (!adapted.ok()) return adapted.status().in(shown_name(name));
+  return AskedGrammar{.spec = {.kind = GrammarSpec::Kind::kJson, .text = json_text(*adapted), .choices = {}},
+                      .field = std::string(name)};
+}
+
+AskedGrammar any_object(std::string_view name) { return form_of_schema({{"type", "object"}}, name).value(); }
 
 Result<AskedGrammar> read_schema(const ordered_json* schema, std::string_view name) {
   if (!schema) return form_must_be(name, "an object with a \"schema\"");
@@ -83,7 +181,7 @@ Result<AskedForm> read_structured_outputs(const ordered_json& object, std::strin
         "{}: \"{}\" is not supported; send \"json\", \"json_object\", \"regex\", \"choice\" or \"grammar\"",
         shown_name(name), key.substr(0, 40)));
     if (key == "json") one = read_json_form(value, name);
-    if (key == "json_object" && value == true) one = form_of_schema({{"type", "object"}}, name);
+    if (key == "json_object" && value == true) one = any_object(name);
     if (key == "regex") one = read_expression(value, name);
     if (key == "grammar") one = read_grammar(value, name);
     if (key == "choice") one = read_choices(value, name);
@@ -111,18 +209,39 @@ Result<std::string> text_or_file(const std::string& text, std::string_view flag)
 
 }  // namespace
 
-ordered_json with_fixed_blanks(ordered_json schema) {
-  if (schema.is_object() && !schema.contains("x-guidance"))
-    schema["x-guidance"] = {
-        {"whitespace_flexible", false}, {"item_separator", ", "}, {"key_separator", ": "}};
+Result<ordered_json> schema_for_library(ordered_json schema) {
+  RETURN_IF_ERROR(adapt_schema(schema));
+  if (!schema.is_object()) return schema;
+  // Its own options stand; what they leave open is ours.
+  ordered_json& options = schema["x-guidance"];
+  if (options.is_null()) options = ordered_json::object();
+  if (!options.is_object()) return schema;
+  const auto add = [&](const char* key, ordered_json value) {
+    if (!options.contains(key)) options[key] = std::move(value);
+  };
+  const bool says_blanks = options.contains("whitespace_flexible") || options.contains("whitespace_pattern");
+  if (says_blanks) return schema;
+  add("whitespace_flexible", false);
+  add("item_separator", ", ");
+  add("key_separator", ": ");
   return schema;
 }
 
 Result<AskedForm> read_format(const ordered_json& format, std::string_view name, SchemaPlace place) {
   const ordered_json* const stated = form_field(format, "type");
   const std::string type = stated && stated->is_string() ? stated->get<std::string>() : std::string();
+  if (type == "text" || type == "json_object")
+    for (const auto& [key, value] : format.items())
+      if (!value.is_null() && key != "type" && !(type == "json_object" && key == "schema"))
+        return unsupported(fmt::format("{}: \"{}\" has no meaning beside \"type\": \"{}\"; leave it out",
+                                       shown_name(name), key.substr(0, 40), type));
   if (type == "text") return AskedForm();
-  if (type == "json_object") return AskedForm(form_of_schema({{"type", "object"}}, name));
+  // llama.cpp's and others' form: {"type": "json_object", "schema": ...}.
+  if (const ordered_json* const schema = form_field(format, "schema"); type == "json_object" && schema) {
+    ASSIGN_OR_RETURN(AskedGrammar asked, read_schema(schema, name));
+    return AskedForm(std::move(asked));
+  }
+  if (type == "json_object") return AskedForm(any_object(name));
   if (type != "json_schema")
     return invalid_argument(fmt::format(
         "{}: its \"type\" must be \"text\", \"json_object\" or \"json_schema\"", shown_name(name)));

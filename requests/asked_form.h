@@ -29,9 +29,12 @@ Result<std::optional<AskedGrammar>> read_format(const nlohmann::ordered_json& fo
 // `more`, if there is no other.
 Status add_form(std::optional<AskedGrammar> more, std::optional<AskedGrammar>& to);
 
-// The schema of JSON whose blanks are fixed, {"a": 1, "b": [2, 3]}, as most models write it: a model may go
-// on with blanks for ever, where any number is allowed, and what is fixed is drafted for nothing.
-nlohmann::ordered_json with_fixed_blanks(nlohmann::ordered_json schema);
+// A schema as the grammar library takes it, for the same texts or fewer. JSON has its blanks fixed, {"a": 1,
+// "b": [2, 3]}, as most models write it: a model may go on with blanks for ever, where any number is allowed,
+// and what is fixed is drafted for nothing. Keywords go that forbid nothing and that the library does not
+// know ("format" of a name without a meaning in JSON Schema, "uniqueItems": false). An error, without a
+// field's name: a whole number that the library would write as another.
+Result<nlohmann::ordered_json> schema_for_library(nlohmann::ordered_json schema);
 
 // As they were written; empty: absent. A text @FILE, but for an expression, is what the file has.
 struct FormFlags {

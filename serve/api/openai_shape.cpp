@@ -235,7 +235,8 @@ int64_t ApiAnswerState::cached_tokens() const {
 std::string ApiAnswerState::call_id(size_t choice, int call) const {
   uint64_t hash = hash_combine(choice + 1, static_cast<uint64_t>(call));
   for (const char c : id) hash = hash_combine(hash, static_cast<unsigned char>(c));
-  if (request.tools == ToolFormat::kMistral) return fmt::format("{:09x}", hash & 0xfffffffff);
+  if (request.tools && call_begin(request.tools->format) == call_begin(ToolFormat::kMistral))
+    return fmt::format("{:09x}", hash & 0xfffffffff);
   return fmt::format("call_{:016x}", hash);
 }
 

@@ -201,22 +201,20 @@ Status read_timeout(const json& body, std::chrono::milliseconds& timeout) {
 // How calls of these tools are written; where they must be whole, the text's grammar.
 Status take_tools(Structure& structure, const RequestBuilder& builder, ApiRequest& out) {
   if (!structure.tools) return {};
-  out.tools = tool_format_of(builder.chat_template());
-  if (!out.tools)
-    return unsupported(
-        "\"tools\": the model's chat template has none, or writes calls in a way that is not known here; "
-        "known "
-        "are <tool_call> (Hermes, Qwen), Llama 3's JSON and [TOOL_CALLS] (Mistral)");
-  if (auto grammar = tool_grammar(*structure.tools, *out.tools, builder.tokenizer()))
-    structure.grammar = AskedGrammar{.spec = std::move(*grammar), .field = "tools"};
+  ASSIGN_OR_RETURN(const ToolFormat format, tool_format_of(builder.chat_template()));
+  ASSIGN_OR_RETURN(structure.grammar,
+                   tool_grammar(*structure.tools, structure.grammar, format, builder.tokenizer()));
+  out.tools = ToolReading{.format = format, .names = {}};
+  for (const Tool& tool : structure.tools->tools) out.tools->names.push_back(tool.name);
   return {};
 }
 
 // Those that mark calls and are special.
 std::vector<TokenId> shown_tokens(ToolFormat format, const Tokenizer& tokenizer) {
   std::vector<TokenId> shown;
-  for (const std::string_view mark : {call_begin(format), std::string_view("</tool_call>"),
-                                      std::string_view("[ARGS]"), std::string_view("<|python_tag|>")})
+  for (const std::string_view mark :
+       {call_begin(format), std::string_view("</tool_call>"), std::string_view("[ARGS]"),
+        std::string_view("[CALL_ID]"), std::string_view("<|python_tag|>")})
     if (const auto id = tokenizer.find(mark); id && tokenizer.is_special(*id)) shown.push_back(*id);
   return shown;
 }
@@ -254,7 +252,7 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   RETURN_IF_ERROR(take_tools(structure, builder, out));
   ASSIGN_OR_RETURN(Request parameters,
                    read_parameters(kind, body, defaults, structure, max_tokens, out, builder));
-  if (out.tools) parameters.shown = shown_tokens(*out.tools, builder.tokenizer());
+  if (out.tools) parameters.shown = shown_tokens(out.tools->format, builder.tokenizer());
   ASSIGN_OR_RETURN(auto prompts, kind == ApiKind::kChat ? read_chat(body, builder, structure.tools)
                                                         : read_prompts(body, builder, most));
   if (prompts.size() * static_cast<size_t>(n) > most)
@@ -324,8 +322,7 @@ Result<std::vector<TokenId>> read_count_tokens(const json& body, std::string_vie
   rest["max_tokens"] = 1;
   ASSIGN_OR_RETURN(const ordered_json written, parse_ordered_json(text, "the body"));
   ASSIGN_OR_RETURN(Structure structure, read_structure(ApiKind::kMessages, written));
-  if (structure.tools && !tool_format_of(builder.chat_template()))
-    return unsupported("\"tools\": the model's chat template has none");
+  if (structure.tools) RETURN_IF_ERROR(tool_format_of(builder.chat_template()).status());
   drop_structure(ApiKind::kMessages, rest);
   ASSIGN_OR_RETURN(const json chat, chat_of_messages(std::move(rest)));
   return read_conversation(chat, builder, structure.tools);

@@ -32,7 +32,7 @@ struct ApiRequest {
   bool include_usage = false;                      // a last event of a stream tells it,
   bool continuous_usage = false;                   // and every other one what it is so far
   std::string synthetic_acceptance;                // the server's, if it has one
-  std::optional<ToolFormat> tools;                 // calls are looked for in the text; written in this way
+  std::optional<ToolReading> tools;                // calls are looked for in the text
   std::shared_ptr<const nlohmann::json> repeated;  // of /v1/responses (repeated_in_response)
 };
 

@@ -144,10 +144,6 @@ Result<Structure> read_structure(ApiKind kind, const ordered_json& body) {
   ASSIGN_OR_RETURN(auto form, take_form(body));
   RETURN_IF_ERROR(add_form(std::move(form), out.grammar));
   ASSIGN_OR_RETURN(out.tools, read_tools(kind, body));
-  if (out.grammar && out.tools)
-    return unsupported(fmt::format(
-        "\"{}\" together with \"tools\" is not supported; leave one out, or send \"tool_choice\": \"none\"",
-        out.grammar->field));
   return out;
 }
 

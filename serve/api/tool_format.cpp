@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "base/json_text.h"
 #include "requests/asked_form.h"
@@ -14,15 +16,31 @@ using nlohmann::ordered_json;
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-ordered_json call_schema(const Tool& tool, const char* arguments, bool is_checked) {
-  const ordered_json parameters = is_checked ? tool.parameters : ordered_json{{"type", "object"}};
-  return {{"type", "object"},
-          {"properties", {{"name", {{"const", tool.name}}}, {arguments, parameters}}},
-          {"required", {"name", arguments}},
-          {"additionalProperties", false}};
+// What the grammar library makes of parameters: an object, of no other keys where none is described.
+ordered_json arguments_schema(ordered_json schema) {
+  constexpr std::array<std::string_view, 12> kSayWhatItIs = {"type",
+                                                             "$ref",
+                                                             "anyOf",
+                                                             "oneOf",
+                                                             "allOf",
+                                                             "const",
+                                                             "enum",
+                                                             "additionalProperties",
+                                                             "patternProperties",
+                                                             "not",
+                                                             "if",
+                                                             "$dynamicRef"};
+  const auto says = [&](std::string_view key) { return schema.contains(key); };
+  const bool is_plain = std::none_of(kSayWhatItIs.begin() + 1, kSayWhatItIs.end(), says);
+  if (is_plain && !schema.contains("type")) schema["type"] = "object";
+  const auto lacks = [&](const char* key) {
+    const auto at = schema.find(key);
+    return at == schema.end() || at->empty();
+  };
+  const bool has_none = lacks("properties") && lacks("required");
+  if (is_plain && has_none && schema["type"] == "object") schema["additionalProperties"] = false;
+  return schema;
 }
-
-std::string text_of(ordered_json schema) { return json_text(with_fixed_blanks(std::move(schema))); }
 
 // A piece of text in a Lark grammar; a special token by its id.
 std::string lark_of(std::string_view text, const Tokenizer& tokenizer) {
@@ -31,67 +49,204 @@ std::string lark_of(std::string_view text, const Tokenizer& tokenizer) {
                                          : json_text(nlohmann::json(text));
 }
 
+// Rules of a grammar, joined by "or".
+std::string any_of(const std::vector<std::string>& names) {
+  return fmt::format("{}", fmt::join(names, " | "));
+}
+
+// An expression between slashes.
+std::string lark_regex(std::string_view expression) {
+  std::string out = "/";
+  bool is_escaped = false;
+  for (const char c : expression) {
+    if (c == '/' && !is_escaped) out += '\\';
+    if (c == '\n')
+      out += is_escaped ? "n" : "\\n";
+    else
+      out += c;
+    is_escaped = c == '\\' && !is_escaped;
+  }
+  return out + "/";
+}
+
+// The rule "form" of a text that is no call.
+Result<std::string> rule_of_form(const AskedGrammar& form) {
+  switch (form.spec.kind) {
+    case GrammarSpec::Kind::kJson:
+      return fmt::format("form: %json {}\n", form.spec.text);
+    case GrammarSpec::Kind::kRegex:
+      return fmt::format("form: FORM\nFORM: {}\n", lark_regex(form.spec.text));
+    case GrammarSpec::Kind::kChoice: {
+      std::vector<std::string> texts;
+      for (const std::string& choice : form.spec.choices) texts.push_back(json_text(nlohmann::json(choice)));
+      return fmt::format("form: {}\n", any_of(texts));
+    }
+    case GrammarSpec::Kind::kLark:
+      break;
+  }
+  return unsupported(fmt::format(
+      "\"{}\": a grammar together with \"tools\" is not supported; leave one out, send \"tool_choice\": "
+      "\"none\" or \"required\", or a schema, an expression or a choice",
+      form.field));
+}
+
+// How calls are put together, each of which is a "body": whether several may follow each other, and whether
+// other text may be there.
+struct CallRules {
+  ToolFormat format;
+  bool are_several, may_have_text;
+  std::string begin, end;  // as pieces of a grammar
+
+  // The rule "calls".
+  std::string lark() const;
+
+ private:
+  std::string of_hermes() const;
+};
+
+std::string CallRules::of_hermes() const {
+  if (!may_have_text)
+    return fmt::format("calls: one{}\none: {} \"\\n\" body \"\\n\" {}\n",
+                       are_several ? " (\"\\n\" one)*" : "", begin, end);
+  // Before calls, between them and behind them. Text up to a mark that is no token of its own ends where that
+  // first is.
+  const bool is_token = begin.starts_with('<');
+  return fmt::format(
+      "calls: one{} rest\none: head \"\\n\" body \"\\n\" {}\nrest: TEXT\nhead{}: TEXT {}\nTEXT: /(.|\\n)*/\n",
+      are_several ? "*" : "?", end, is_token ? "" : "[lazy]", begin);
+}
+
+std::string CallRules::lark() const {
+  const char* const or_text = may_have_text ? " | TEXT\nTEXT: /(.|\\n)*/\n" : "\n";
+  switch (format) {
+    case ToolFormat::kHermes:
+      return of_hermes();
+    case ToolFormat::kLlama:
+      return may_have_text ? "calls: body | TEXT | \"\"\nTEXT: /[^{](.|\\n)*/\n" : "calls: body\n";
+    case ToolFormat::kMistral:
+      return fmt::format("calls: {} \"[\" body{} \"]\"{}", begin, are_several ? " (\", \" body)*" : "",
+                         or_text);
+    case ToolFormat::kMistralNamed:
+    case ToolFormat::kMistralIds:
+      return fmt::format("one: {} body\ncalls: one{}{}", begin, are_several ? " one*" : "", or_text);
+  }
+  return {};
+}
+
+// One call, as the rule "call_I", whose arguments are "args_I".
+std::string call_rule(size_t i, const std::string& name, ToolFormat format, const Tokenizer& tokenizer) {
+  switch (format) {
+    case ToolFormat::kMistralNamed:
+      return fmt::format("call_{}: \"{}\" {} args_{}\n", i, name, lark_of("[ARGS]", tokenizer), i);
+    case ToolFormat::kMistralIds:
+      return fmt::format("call_{}: \"{}\" {} /[a-zA-Z0-9]{{9}}/ {} args_{}\n", i, name,
+                         lark_of("[CALL_ID]", tokenizer), lark_of("[ARGS]", tokenizer), i);
+    default:
+      // In the pieces that the library reads JSON in, for a form of JSON may begin with the same ones.
+      return fmt::format(R"(call_{}: "{{" "\"name\"" ": " "\"{}\"" ", " "\"{}\"" ": " args_{} "}}")", i, name,
+                         format == ToolFormat::kLlama ? "parameters" : "arguments", i) +
+             '\n';
+  }
+}
+
+// How calls of a template are written that this engine does not know, by what such templates have.
+struct OtherFormat {
+  std::string_view mark, name;
+};
+constexpr OtherFormat kOtherFormats[] = {
+    {"<|channel|>", "channels (gpt-oss)"},
+    {"<arg_key>", "<arg_key> and <arg_value> (GLM)"},
+    {"<minimax:tool_call>", "<minimax:tool_call> (MiniMax)"},
+    {"<function=", "<function=NAME> (Qwen3-Coder, Llama 3's user-defined functions)"},
+    {"<|tool_calls_section_begin|>", "<|tool_calls_section_begin|> (Kimi)"},
+    {"<\xEF\xBD\x9Ctool\xE2\x96\x81"
+     "calls",
+     "<\xEF\xBD\x9Ctool\xE2\x96\x81"
+     "calls\xE2\x96\x81"
+     "begin\xEF\xBD\x9C> (DeepSeek)"},
+    {"<|START_ACTION|>", "<|START_ACTION|> (Command)"},
+    {"<TOOLCALL>", "<TOOLCALL> (Nemotron)"},
+    {"<|tool_call|>", "<|tool_call|> (Granite 3, Phi-4-mini)"},
+    {"functools[", "functools[...] (Phi)"},
+    {"<|action_start|>", "<|action_start|> (InternLM)"},
+    {"<tool_calls>", "<tool_calls> (Hunyuan, Seed)"},
+    {"<start_function_call>", "<start_function_call> (FunctionGemma)"},
+    {"```tool_code", "tool_code (Gemma)"},
+};
+
 }  // namespace
 
-std::optional<ToolFormat> tool_format_of(std::string_view chat_template) {
-  if (!has(chat_template, "tools")) return std::nullopt;
-  if (has(chat_template, "[TOOL_CALLS]")) return ToolFormat::kMistral;
-  if (has(chat_template, "<tool_call>")) return ToolFormat::kHermes;
-  if (has(chat_template, "\"parameters\": ") && has(chat_template, "ipython")) return ToolFormat::kLlama;
-  return std::nullopt;
+Result<ToolFormat> tool_format_of(std::string_view chat_template) {
+  constexpr const char* kKnown =
+      "known are <tool_call> with JSON in it (Hermes, Qwen), Llama 3's JSON and [TOOL_CALLS] (Mistral)";
+  if (!has(chat_template, "tools"))
+    return unsupported("\"tools\": the model's chat template has none; leave them out");
+  if (has(chat_template, "[TOOL_CALLS]"))
+    return has(chat_template, "[CALL_ID]") ? ToolFormat::kMistralIds
+           : has(chat_template, "[ARGS]")  ? ToolFormat::kMistralNamed
+                                           : ToolFormat::kMistral;
+  const bool is_hermes = has(chat_template, "<tool_call>");
+  const bool is_llama = has(chat_template, "\"parameters\": ") && has(chat_template, "ipython");
+  for (const OtherFormat& other : kOtherFormats)
+    if (has(chat_template, other.mark) && !is_llama)
+      return unsupported(
+          fmt::format("\"tools\": the model's chat template writes calls as {}, which is not supported; {}",
+                      other.name, kKnown));
+  if (is_hermes) return ToolFormat::kHermes;
+  if (is_llama) return ToolFormat::kLlama;
+  return unsupported(fmt::format(
+      "\"tools\": the model's chat template writes calls in a way that is not known here; {}", kKnown));
 }
 
 std::string_view call_begin(ToolFormat format) {
-  return format == ToolFormat::kHermes ? "<tool_call>" : format == ToolFormat::kMistral ? "[TOOL_CALLS]" : "";
+  switch (format) {
+    case ToolFormat::kHermes:
+      return "<tool_call>";
+    case ToolFormat::kLlama:
+      return "";
+    default:
+      return "[TOOL_CALLS]";
+  }
 }
 
-std::optional<GrammarSpec> tool_grammar(const ToolUse& use, ToolFormat format, const Tokenizer& tokenizer) {
+Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::optional<AskedGrammar>& form,
+                                                 ToolFormat format, const Tokenizer& tokenizer) {
+  using Asked = std::optional<AskedGrammar>;
   const bool is_required = use.choice == ToolUse::Choice::kRequired;
   const auto is_strict = [](const Tool& tool) { return tool.strict; };
-  if (!is_required && std::none_of(use.tools.begin(), use.tools.end(), is_strict)) return std::nullopt;
-  const char* const arguments = format == ToolFormat::kLlama ? "parameters" : "arguments";
-  std::string names, rules;
-  ordered_json any = ordered_json::array();
+  if (!is_required && !form && std::none_of(use.tools.begin(), use.tools.end(), is_strict)) return Asked();
+  const bool has_form = form && !is_required;  // else the text calls, and has no other part
+  std::string lark = "%llguidance {}\nstart: calls";
+  if (has_form) {
+    ASSIGN_OR_RETURN(const std::string rule, rule_of_form(*form));
+    lark += " | form\n" + rule;
+  } else {
+    lark += '\n';
+  }
+  const CallRules rules{.format = format,
+                        .are_several = use.is_parallel && use.named.empty(),
+                        .may_have_text = !is_required && !has_form,
+                        .begin = lark_of(call_begin(format), tokenizer),
+                        .end = lark_of("</tool_call>", tokenizer)};
+  lark += rules.lark();
+  std::vector<std::string> names;
   for (size_t i = 0; i < use.tools.size(); ++i) {
-    if (!use.named.empty() && use.tools[i].name != use.named) continue;
-    const ordered_json schema = call_schema(use.tools[i], arguments, is_required || use.tools[i].strict);
-    names += fmt::format("{}call_{}", names.empty() ? "" : " | ", i);
-    rules += fmt::format("call_{}: %json {}\n", i, text_of(schema));
-    any.push_back(schema);
+    const Tool& tool = use.tools[i];
+    if (!use.named.empty() && tool.name != use.named) continue;
+    const bool is_checked = is_required || tool.strict;
+    auto schema =
+        schema_for_library(is_checked ? arguments_schema(tool.parameters) : ordered_json{{"type", "object"}});
+    if (!schema.ok())
+      return schema.status().in(fmt::format("\"tools\": the \"parameters\" of {}", tool.name));
+    names.push_back(fmt::format("call_{}", i));
+    // The schema is a grammar of its own, in which "#" is the schema itself.
+    lark += call_rule(i, tool.name, format, tokenizer) +
+            fmt::format("args_{}: %json {}\n", i, json_text(*schema));
   }
-  const std::string begin = lark_of(call_begin(format), tokenizer);
-  const bool is_token = begin.starts_with('<');
-  std::string lark = "%llguidance {}\n";
-  switch (format) {
-    case ToolFormat::kHermes: {
-      const std::string end = lark_of("</tool_call>", tokenizer);
-      if (is_required) {
-        lark += fmt::format("start: one{}\none: {} \"\\n\" body \"\\n\" {}\n",
-                            use.is_parallel ? " (\"\\n\" one)*" : "", begin, end);
-      } else {
-        lark += fmt::format("start: one{} rest\none: head \"\\n\" body \"\\n\" {}\nrest: TEXT\n",
-                            use.is_parallel ? "*" : "?", end);
-        lark +=
-            is_token ? fmt::format("head: TEXT {}\n", begin) : fmt::format("head[lazy]: TEXT {}\n", begin);
-        lark += "TEXT: /(.|\\n)*/\n";
-      }
-      lark += fmt::format("body: {}\n{}", names, rules);
-      break;
-    }
-    case ToolFormat::kLlama:
-      lark += is_required ? "start: body\n" : "start: body | TEXT | \"\"\nTEXT: /[^{](.|\\n)*/\n";
-      lark += fmt::format("body: {}\n{}", names, rules);
-      break;
-    case ToolFormat::kMistral: {
-      ordered_json list{{"type", "array"}, {"items", {{"anyOf", any}}}, {"minItems", 1}};
-      if (!use.is_parallel) list["maxItems"] = 1;
-      lark += is_required ? fmt::format("start: {} list\n", begin)
-                          : fmt::format("start: {} list | TEXT\nTEXT: /(.|\\n)*/\n", begin);
-      lark += fmt::format("list: %json {}\n", text_of(list));
-      break;
-    }
-  }
-  return GrammarSpec{.kind = GrammarSpec::Kind::kLark, .text = std::move(lark), .choices = {}};
+  lark += fmt::format("body: {}\n", any_of(names));
+  return Asked(
+      AskedGrammar{.spec = {.kind = GrammarSpec::Kind::kLark, .text = std::move(lark), .choices = {}},
+                   .field = has_form ? form->field : "tools"});
 }
 
 }  // namespace outrider

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transformer/grammar/grammar_compiler.h"
+#include "requests/request_params.h"
 #include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
@@ -29,20 +29,30 @@ struct ToolUse {
 };
 
 enum class ToolFormat : uint8_t {
-  kHermes,   // <tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>, any number (Hermes, Qwen)
-  kLlama,    // the whole text is {"name": ..., "parameters": {...}} (Llama 3)
-  kMistral,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]NAME{...}
+  kHermes,        // <tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>, any number (Hermes, Qwen)
+  kLlama,         // the whole text is {"name": ..., "parameters": {...}} (Llama 3)
+  kMistral,       // [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]
+  kMistralNamed,  // [TOOL_CALLS]NAME[ARGS]{...}, any number
+  kMistralIds,    // [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}, any number
 };
 
-// By what the template itself writes. Nothing: it has no tools, or writes them in a way that is not known
-// here.
-std::optional<ToolFormat> tool_format_of(std::string_view chat_template);
+// How calls are read out of a text.
+struct ToolReading {
+  ToolFormat format = ToolFormat::kHermes;
+  std::vector<std::string> names;  // of the tools that were offered
+};
+
+// By what the template itself writes. An error: it has no tools, or writes calls in a way that is not known
+// here, which is named where that can be told.
+Result<ToolFormat> tool_format_of(std::string_view chat_template);
 
 // What begins calls in a text; empty: the text itself.
 std::string_view call_begin(ToolFormat format);
 
-// The text of an answer that calls as it must: where calls are required, and where a tool is strict. Nothing:
-// any text will do.
-std::optional<GrammarSpec> tool_grammar(const ToolUse& use, ToolFormat format, const Tokenizer& tokenizer);
+// The text of an answer that calls as it must: where calls are required, where a tool is strict, and where a
+// text that does not call has a form of its own. Nothing: any text will do. Errors name "tools", or the field
+// of the form.
+Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::optional<AskedGrammar>& form,
+                                                 ToolFormat format, const Tokenizer& tokenizer);
 
 }  // namespace outrider

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "base/json_text.h"
+#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr std::string_view kBlanks = " \t\r\n";
-constexpr std::string_view kPythonTag = "<|python_tag|>", kArgs = "[ARGS]", kHermesEnd = "</tool_call>";
+constexpr std::string_view kPythonTag = "<|python_tag|>", kArgs = "[ARGS]", kCallId = "[CALL_ID]",
+                           kHermesEnd = "</tool_call>";
 
 void skip_blanks(std::string& text) { text.erase(0, std::min(text.find_first_not_of(kBlanks), text.size())); }
 
@@ -35,13 +35,14 @@ size_t text_end(std::string_view json, size_t at) {
 
 }  // namespace
 
-bool ToolCallParser::Nesting::ends_at(char c) {
+bool JsonNesting::ends_at(char c) {
   if (in_text) {
+    if (c == '\n') breaks_line = true;
     if (!is_escaped && c == '"') in_text = false;
     is_escaped = !is_escaped && c == '\\';
     return false;
   }
-  if (c == '"') in_text = true;
+  if (c == '"') in_text = true, breaks_line = false;
   if (c == '{' || c == '[') ++depth;
   return (c == '}' || c == ']') && --depth == 0;
 }
@@ -54,7 +55,7 @@ void ToolCallParser::append(std::string_view text, std::vector<ToolEvent>& event
 
 // Whether more can be read at once.
 bool ToolCallParser::step(std::vector<ToolEvent>& events) {
-  if (gave_up_ || is_over_) {
+  if (is_over_) {
     show(std::exchange(pending_, {}), events);
     return false;
   }
@@ -84,7 +85,7 @@ void ToolCallParser::show(std::string text, std::vector<ToolEvent>& events) {
 }
 
 bool ToolCallParser::read_text(std::vector<ToolEvent>& events) {
-  if (format_ == ToolFormat::kLlama) {
+  if (!is_marked()) {
     const size_t at = pending_.find_first_not_of(kBlanks);
     if (at == std::string::npos) return false;
     const std::string_view rest = std::string_view(pending_).substr(at);
@@ -93,15 +94,20 @@ bool ToolCallParser::read_text(std::vector<ToolEvent>& events) {
     } else if (kPythonTag.starts_with(rest)) {
       return false;
     } else if (rest.front() != '{') {
-      gave_up_ = true;
+      is_over_ = true;
       return true;
     }
     state_ = State::kBegin;
     return true;
   }
-  const std::string_view mark = call_begin(format_);
+  const std::string_view mark = call_begin(reading_.format);
   const size_t at = pending_.find(mark);
   if (at != std::string::npos) {
+    constexpr int kMostBegun = 1000;  // each may be looked at up to the end of the text
+    if (++begun_ > kMostBegun) {
+      is_over_ = true;
+      return true;
+    }
     show(pending_.substr(0, at), events);
     pending_.erase(0, at);
     take(mark.size());
@@ -119,25 +125,33 @@ bool ToolCallParser::read_begin(std::vector<ToolEvent>& events) {
   if (at == std::string::npos) return false;
   const char first = pending_[at];
   if (first == '{') return read_object(events);
-  if (format_ == ToolFormat::kMistral && first == '[' &&
+  const bool is_mistral = is_marked() && reading_.format != ToolFormat::kHermes;
+  if (is_mistral && first == '[' && taken_.find('[', 1) == std::string::npos &&
       !std::string_view(pending_).substr(at).starts_with(kArgs)) {
     take(at + 1);  // of the list
     return true;
   }
-  if (format_ == ToolFormat::kMistral) return read_named(events);
+  if (is_mistral) return read_named(events);
   give_up(events);
   return true;
 }
 
-// NAME{...} or NAME[ARGS]{...}
+// NAME{...}, NAME[ARGS]{...} or NAME[CALL_ID]ID[ARGS]{...}
 bool ToolCallParser::read_named(std::vector<ToolEvent>& events) {
-  const size_t brace = pending_.find('{');
-  if (brace == std::string::npos) return false;
+  constexpr size_t kMostHead = 256;  // bytes of a name, the marks and an id
+  const size_t brace = std::min(pending_.find('{'), pending_.size());
   std::string name = pending_.substr(0, brace);
+  if (name.size() > kMostHead) {
+    give_up(events);
+    return true;
+  }
+  // Marks that are tokens of their own come whole, but for their pieces in a stream of bytes.
+  if (brace == pending_.size()) return false;
   if (name.ends_with(kArgs)) name.resize(name.size() - kArgs.size());
+  if (const size_t id = name.find(kCallId); id != std::string::npos) name.resize(id);
   skip_blanks(name);
   while (!name.empty() && kBlanks.find(name.back()) != std::string_view::npos) name.pop_back();
-  if (name.empty() || name.find_first_of("\"[]{}") != std::string::npos) {
+  if (name.empty() || name.find_first_of("\"[]{} \t\r\n") != std::string::npos) {
     give_up(events);
     return true;
   }
@@ -147,8 +161,14 @@ bool ToolCallParser::read_named(std::vector<ToolEvent>& events) {
   return true;
 }
 
+bool ToolCallParser::is_offered(std::string_view name) const {
+  return std::find(reading_.names.begin(), reading_.names.end(), name) != reading_.names.end();
+}
+
 // {"name": "...", "arguments": ...: as soon as that much is there. Keys in another order wait for the end.
 bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
+  constexpr size_t kMostName = 256;  // bytes, with its escapes
+  if (scanned_ > 0) return read_whole_object(events);
   const std::string_view text = pending_;
   size_t at = text.find('{') + 1;
   std::string name;
@@ -157,7 +177,8 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
     if (at == std::string_view::npos) return false;
     if (text[at] != '"') break;
     const size_t key_end = text_end(text, at);
-    if (key_end == std::string_view::npos) return false;
+    if (key_end == std::string_view::npos && text.size() - at <= kMostName) return false;
+    if (key_end == std::string_view::npos) break;
     const std::string_view key = text.substr(at + 1, key_end - at - 2);
     at = text.find_first_not_of(kBlanks, key_end);
     if (at == std::string_view::npos) return false;
@@ -172,70 +193,136 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
     }
     if (key != "name" || text[at] != '"') break;
     const size_t value_end = text_end(text, at);
-    if (value_end == std::string_view::npos) return false;
-    const auto value = ordered_json::parse(text.substr(at, value_end - at), nullptr, false);
-    if (!value.is_string()) break;
-    name = value.get<std::string>();
-    at = value_end;
-  }
-  Nesting whole;
-  const size_t begin = text.find('{');
-  for (size_t i = begin; i < text.size(); ++i) {
-    if (!whole.ends_at(text[i])) continue;
-    const auto call = ordered_json::parse(text.substr(begin, i + 1 - begin), nullptr, false);
-    const bool is_object = call.is_object() && call.contains("name") && call["name"].is_string();
-    if (!is_object) {
+    if (value_end == std::string_view::npos && text.size() - at <= kMostName) return false;
+    if (value_end == std::string_view::npos) break;
+    const auto value = parse_json(text.substr(at, value_end - at), "a name");
+    if (!value.ok()) break;
+    name = value->get<std::string>();
+    // Without a mark any JSON may have a "name".
+    if (!is_marked() && !is_offered(name)) {
       give_up(events);
       return true;
     }
-    const char* const key = call.contains("arguments") ? "arguments" : "parameters";
-    const auto arguments = call.contains(key) ? call[key] : ordered_json::object();
-    pending_.erase(0, i + 1);
-    begin_call(call["name"].get<std::string>(), events);
-    events.push_back({.kind = ToolEvent::Kind::kArguments,
-                      .index = calls_ - 1,
-                      .text = arguments.is_string() ? arguments.get<std::string>() : json_text(arguments)});
-    state_ = State::kBetween;
+    at = value_end;
+  }
+  return read_whole_object(events);
+}
+
+// The bytes of each member's value of an object that is valid JSON.
+std::vector<std::pair<std::string, std::string_view>> members_of(std::string_view object) {
+  std::vector<std::pair<std::string, std::string_view>> members;
+  size_t at = object.find('{') + 1;
+  while (true) {
+    at = object.find_first_not_of(" \t\r\n,", at);
+    if (at >= object.size() || object[at] != '"') return members;
+    const size_t key_end = text_end(object, at);
+    std::string key = parse_json(object.substr(at, key_end - at), "a key").value().get<std::string>();
+    const size_t begin = object.find_first_not_of(kBlanks, object.find(':', key_end) + 1);
+    size_t end = begin;
+    if (object[begin] == '"') {
+      end = text_end(object, begin);
+    } else if (object[begin] == '{' || object[begin] == '[') {
+      JsonNesting nesting;
+      while (!nesting.ends_at(object[end])) ++end;
+      ++end;
+    } else {
+      end = object.find_first_of(" \t\r\n,}", begin);
+    }
+    members.emplace_back(std::move(key), object.substr(begin, end - begin));
+    at = end;
+  }
+}
+
+bool ToolCallParser::read_whole_object(std::vector<ToolEvent>& events) {
+  if (scanned_ == 0) nesting_ = {}, scanned_ = pending_.find('{');
+  const Extent more = extent(scanned_);
+  scanned_ = more.end;
+  if (more.is_damaged) {
+    give_up(events);
     return true;
   }
-  return false;
+  if (!more.is_whole) return false;
+  const std::string_view text = std::string_view(pending_).substr(0, scanned_);
+  const auto call = parse_json(text, "a call");
+  if (!call.ok() || !call->contains("name") || !(*call)["name"].is_string()) {
+    give_up(events);
+    return true;
+  }
+  std::string name = (*call)["name"].get<std::string>();
+  const char* const key = call->contains("arguments") ? "arguments" : "parameters";
+  const bool has_arguments = call->contains(key);
+  if (name.empty() || (!is_marked() && (!has_arguments || !is_offered(name)))) {
+    give_up(events);
+    return true;
+  }
+  std::string arguments = "{}";
+  if (has_arguments) {
+    const nlohmann::json& value = (*call)[key];
+    for (const auto& [of, bytes] : members_of(text))
+      if (of == key) arguments = bytes;
+    if (value.is_string()) arguments = value.get<std::string>();
+    if (value.is_null() || arguments.find_first_not_of(kBlanks) == std::string::npos) arguments = "{}";
+  }
+  pending_.erase(0, scanned_);
+  begin_call(std::move(name), events);
+  events.push_back({.kind = ToolEvent::Kind::kArguments, .index = calls_ - 1, .text = std::move(arguments)});
+  state_ = State::kBetween;
+  return true;
 }
 
 void ToolCallParser::begin_call(std::string name, std::vector<ToolEvent>& events) {
   blank_.clear();
   taken_.clear();
+  scanned_ = 0;
+  begun_ = 0;
   events.push_back({.kind = ToolEvent::Kind::kCall, .index = calls_++, .text = std::move(name)});
   nesting_ = {};
   state_ = State::kArguments;
 }
 
+// A value that has lost a bracket or a quote ends at the mark of its call's end: outside of its texts, where
+// "<" is no JSON, and behind a line break within one, where JSON has none.
+ToolCallParser::Extent ToolCallParser::extent(size_t from) {
+  Extent out{.end = from};
+  const bool has_end = reading_.format == ToolFormat::kHermes;
+  while (out.end < pending_.size()) {
+    const char c = pending_[out.end];
+    if (has_end && c == '<' && (!nesting_.in_text || nesting_.breaks_line)) {
+      const std::string_view rest = std::string_view(pending_).substr(out.end);
+      out.is_damaged = rest.starts_with(kHermesEnd);
+      if (out.is_damaged || kHermesEnd.starts_with(rest)) return out;
+    }
+    ++out.end;
+    if ((out.is_whole = nesting_.ends_at(c))) return out;
+  }
+  return out;
+}
+
 bool ToolCallParser::read_arguments(std::vector<ToolEvent>& events) {
-  size_t length = 0;
-  bool is_whole = false;
-  while (length < pending_.size() && !is_whole) is_whole = nesting_.ends_at(pending_[length++]);
-  if (length > 0)
+  const Extent more = extent(0);
+  if (more.end > 0)
     events.push_back(
-        {.kind = ToolEvent::Kind::kArguments, .index = calls_ - 1, .text = pending_.substr(0, length)});
-  pending_.erase(0, length);
-  if (!is_whole) return false;
-  nesting_ = {.depth = 1, .in_text = false, .is_escaped = false};
+        {.kind = ToolEvent::Kind::kArguments, .index = calls_ - 1, .text = pending_.substr(0, more.end)});
+  pending_.erase(0, more.end);
+  if (more.is_damaged) state_ = State::kBetween;
+  if (!more.is_whole) return more.is_damaged;
+  nesting_ = {};
+  nesting_.depth = 1;
   state_ = is_object_ ? State::kTail : State::kBetween;
   return true;
 }
 
 bool ToolCallParser::read_tail() {
-  size_t length = 0;
-  bool is_whole = false;
-  while (length < pending_.size() && !is_whole) is_whole = nesting_.ends_at(pending_[length++]);
-  pending_.erase(0, length);
-  if (is_whole) state_ = State::kBetween;
-  return is_whole;
+  const Extent more = extent(0);
+  pending_.erase(0, more.end);
+  if (more.is_whole || more.is_damaged) state_ = State::kBetween;
+  return more.is_whole || more.is_damaged;
 }
 
 bool ToolCallParser::read_between() {
   skip_blanks(pending_);
   if (pending_.empty()) return false;
-  switch (format_) {
+  switch (reading_.format) {
     case ToolFormat::kHermes:
       if (std::string_view(pending_).starts_with(kHermesEnd))
         pending_.erase(0, kHermesEnd.size());
@@ -254,6 +341,8 @@ bool ToolCallParser::read_between() {
       }
       return true;
     case ToolFormat::kMistral:
+    case ToolFormat::kMistralNamed:
+    case ToolFormat::kMistralIds:
       if (is_object_ && pending_.front() == ',') {
         pending_.erase(0, 1);
         state_ = State::kBegin;
@@ -272,15 +361,25 @@ void ToolCallParser::take(size_t length) {
   pending_.erase(0, length);
 }
 
-// It is no call.
+// What was taken is no beginning of a call; what follows it is looked at once more.
 void ToolCallParser::give_up(std::vector<ToolEvent>& events) {
   show(std::exchange(taken_, {}), events);
-  gave_up_ = true;
+  scanned_ = 0;
+  state_ = State::kText;
+  is_over_ = is_over_ || !is_marked();
 }
 
 void ToolCallParser::finish(std::vector<ToolEvent>& events) {
-  if (state_ == State::kBegin && !gave_up_ && calls_ == 0) give_up(events);
-  if (state_ == State::kText || gave_up_ || is_over_) show(std::exchange(pending_, {}), events);
+  // Each turn gives the next mark up, and what is left becomes shorter.
+  while (state_ == State::kBegin && !is_over_) {
+    give_up(events);
+    while (step(events)) {
+    }
+  }
+  if (state_ == State::kText || is_over_) show(std::exchange(pending_, {}), events);
+  if (state_ == State::kArguments && !pending_.empty())  // what might have become the mark of the end
+    events.push_back(
+        {.kind = ToolEvent::Kind::kArguments, .index = calls_ - 1, .text = std::exchange(pending_, {})});
   pending_.clear();
   if (calls_ == 0 && !blank_.empty())
     events.push_back({.kind = ToolEvent::Kind::kText, .index = 0, .text = std::exchange(blank_, {})});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -133,7 +134,7 @@ TEST_F(ServeStructure, ToolsThatMayBeCalledChangeNoText) {
 
 TEST_F(ServeStructure, TheLibraryLimitsTextsAndCalls) {
   if (!has_library())
-    GTEST_SKIP() << "OUTRIDER_TEST_GRAMMAR_LIBRARY is not set: SYMBOLS,LLGUIDANCE or libllguidance.so";
+    GTEST_SKIP() << "OUTRIDER_TEST_GRAMMAR_LIBRARY is not set: llguidance/_lib.abi3.so or libllguidance.so";
   const json regex{{"structured_outputs", {{"regex", "[A-Z][a-z]+( [a-z]+){2} é\\."}}}, {"max_tokens", 60}};
   const json schema{
       {"response_format",
@@ -165,6 +166,57 @@ TEST_F(ServeStructure, TheLibraryLimitsTextsAndCalls) {
     EXPECT_EQ(arguments, call["arguments"]);
   }
   EXPECT_EQ(refusal({{"structured_outputs", {{"regex", "(a"}}}})["param"], "structured_outputs");
+}
+
+// References are those of the parameters, wherever a call has them; a tool that is named is called once; a
+// form beside tools is that of a text which does not call.
+TEST_F(ServeStructure, CallsFitTheirParametersAndFormsStandBesideTools) {
+  if (!has_library())
+    GTEST_SKIP() << "OUTRIDER_TEST_GRAMMAR_LIBRARY is not set: llguidance/_lib.abi3.so or libllguidance.so";
+  const json tools = json::parse(
+      R"([{"type": "function", "function": {"name": "get", "parameters": {"$ref": "#/$defs/P", "$defs": {"P": {"type": "object",
+          "properties": {"what": {"enum": ["ball", "cake"]}, "in": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+          "required": ["what", "in"], "additionalProperties": false}}}}},
+          {"type": "function", "function": {"name": "now"}}])");
+  const std::function<bool(const json&)> fits = [&fits](const json& v) {
+    return v.is_object() && v.size() == 2 && (v["what"] == "ball" || v["what"] == "cake") &&
+           (v["in"].is_null() || fits(v["in"]));
+  };
+  size_t whole = 0;
+  for (int seed = 0; seed < 4; ++seed)
+    for (const char* name : {"get", "now"}) {
+      const json named{{"tools", tools},
+                       {"tool_choice", {{"type", "function"}, {"function", {{"name", name}}}}},
+                       {"seed", seed},
+                       {"temperature", 1},
+                       {"max_tokens", 80}};
+      const json one = chat(named)[0];
+      const json& calls = one["message"]["tool_calls"];
+      ASSERT_EQ(calls.size(), 1u) << one;
+      EXPECT_EQ(calls[0]["function"]["name"], name);
+      const std::string arguments = calls[0]["function"]["arguments"];
+      if (std::string_view(name) == "now") EXPECT_EQ(arguments, "{}");
+      if (one["finish_reason"] != "tool_calls") continue;
+      ++whole;
+      if (std::string_view(name) == "get") EXPECT_TRUE(fits(json::parse(arguments))) << arguments;
+    }
+  EXPECT_GE(whole, 4u);
+  const json choice = chat({{"tools", tools}, {"structured_outputs", {{"choice", {"yes", "no"}}}}})[0];
+  const json& text = choice["message"]["content"];
+  EXPECT_TRUE(text == "yes" || text == "no" || choice["message"].contains("tool_calls")) << choice;
+  // A constant that the library would write as another number; a hint that says where its option goes.
+  const auto schema = [](json of) {
+    return json{{"response_format",
+                 {{"type", "json_schema"}, {"json_schema", {{"name", "n"}, {"schema", std::move(of)}}}}}};
+  };
+  EXPECT_NE(refusal(schema({{"const", 9007199254740993}}))["message"].get<std::string>().find("2^53"),
+            std::string::npos);
+  const json overlap =
+      refusal(schema({{"oneOf", {{{"type", "object"}}, {{"type", "object"}, {"required", {"a"}}}}}}));
+  EXPECT_EQ(overlap["param"], "response_format");
+  EXPECT_NE(overlap["message"].get<std::string>().find("\"x-guidance\": {\"coerce_one_of\": true}"),
+            std::string::npos)
+      << overlap;
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "requests/asked_form.h"
 #include "serve/api/request.h"
 #include "serve/api/structure.h"
 #include "serve/api/tool_parser.h"
+#include "tests/coordinator/toy_tokenizer.h"
 
 namespace outrider {
 namespace {
@@ -16,7 +18,8 @@ using nlohmann::ordered_json;
 
 struct Read {
   std::string text;
-  std::vector<std::pair<std::string, std::string>> calls;  // name, arguments
+  using Calls = std::vector<std::pair<std::string, std::string>>;
+  Calls calls;  // name, arguments
   bool operator==(const Read&) const = default;
 };
 
@@ -27,7 +30,7 @@ std::ostream& operator<<(std::ostream& out, const Read& read) {
 }
 
 Read read(ToolFormat format, const std::string& text, size_t piece) {
-  ToolCallParser parser(format);
+  ToolCallParser parser({.format = format, .names = {"f", "g"}});
   std::vector<ToolEvent> events;
   for (size_t at = 0; at < text.size(); at += piece) parser.append(text.substr(at, piece), events);
   parser.finish(events);
@@ -76,6 +79,38 @@ TEST(ToolCalls, OfHermesAreFoundInText) {
   hermes("\n<tool_call>", {"\n<tool_call>", {}});
   hermes("", {"", {}});
   hermes("  ", {"  ", {}});
+  // A mention, a damaged call, and one that lost its last bracket or a quote: calls behind them are found.
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  const Read::Calls found{{"f", "{\"a\": 1}"}};
+  hermes("<think>I may <tool_call> it.</think>\n" + call, {"<think>I may <tool_call> it.</think>\n", found});
+  hermes("Use <tool_call></tool_call> tags.\n" + call, {"Use <tool_call></tool_call> tags.\n", found});
+  hermes("<tool_call>\n{'name': 'g'}\n</tool_call>\n" + call,
+         {"<tool_call>\n{'name': 'g'}\n</tool_call>\n", found});
+  hermes("<tool_call>\n{\"nam: \"g\"\n</tool_call>\n" + call,
+         {"<tool_call>\n{\"nam: \"g\"\n</tool_call>\n", found});
+  hermes("<tool_call>\n{\"arguments\": {}, [\n</tool_call>\n" + call,
+         {"<tool_call>\n{\"arguments\": {}, [\n</tool_call>\n", found});
+  hermes("<tool_call>\n{\"name\": \"g\", \"arguments\": {\"b\": 2}\n</tool_call>\n" + call,
+         {"", {{"g", "{\"b\": 2}"}, {"f", "{\"a\": 1}"}}});
+  hermes("<tool_call>\n{\"name\": \"g\", \"arguments\": {\"b\": \"x}}\n</tool_call>\n" + call,
+         {"", {{"g", "{\"b\": \"x}}\n"}, {"f", "{\"a\": 1}"}}});
+  hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"</tool_call>\"}}</tool_call>",
+         {"", {{"f", "{\"a\": \"</tool_call>\"}"}}});
+  hermes(call + "\n<tool_call>{\"name", {"\n<tool_call>{\"name", found});
+  // Arguments before the name keep their bytes; a text, null and nothing are those of no arguments.
+  hermes(
+      "<tool_call>{\"arguments\": {\"b\" : 1.50, \"a\":[ 1e2 ,\"\\u00e9\"]} , \"name\": \"f\"}</tool_call>",
+      {"", {{"f", "{\"b\" : 1.50, \"a\":[ 1e2 ,\"\\u00e9\"]}"}}});
+  for (const char* empty : {"null", "\"\"", "\" \""})
+    hermes(fmt::format("<tool_call>{{\"name\": \"f\", \"arguments\": {}}}</tool_call>", empty),
+           {"", {{"f", "{}"}}});
+  // Deeper than JSON from outside may be.
+  const std::string deep(50'000, '[');
+  hermes("<tool_call>{\"arguments\": " + deep + std::string(50'000, ']') + ", \"name\": \"f\"}</tool_call>",
+         {"<tool_call>{\"arguments\": " + deep + std::string(50'000, ']') + ", \"name\": \"f\"}</tool_call>",
+          {}});
+  hermes("<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>",
+         {"<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>", {}});
   // Cut by max_tokens.
   hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", {"", {{"f", "{\"a\": "}}});
 }
@@ -89,7 +124,12 @@ TEST(ToolCalls, OfLlamaAreTheWholeText) {
   llama("{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}",
         {"", {{"f", "{}"}, {"g", "{}"}}});
   llama("The answer is {\"name\": 1}", {"The answer is {\"name\": 1}", {}});
-  llama("{\"answer\": 42}", {"{\"answer\": 42}", {}});
+  // JSON with a name of its own: none of a tool, or without parameters.
+  for (const char* text :
+       {"{\"answer\": 42}", "{\"name\": \"Alice\", \"age\": 30}", "{\"name\": \"\", \"b\": 2}",
+        "{\"name\": \"John Smith\", \"parameters\": {}} is the record.", "{\"name\": \"f\"}",
+        "{\"age\": 30, \"name\": \"Alice\", \"parameters\": {}}"})
+    llama(text, {text, {}});
   llama("<|python", {"<|python", {}});
   llama("<|python_tag|>", {"<|python_tag|>", {}});
   llama("<|python_tag|>print(5)", {"<|python_tag|>print(5)", {}});
@@ -103,10 +143,42 @@ TEST(ToolCalls, OfMistralAreAListOrNamed) {
           {"", {{"f", "{\"a\": 1}"}, {"g", "{}"}}});
   mistral("[TOOL_CALLS]f{\"a\": 1}[TOOL_CALLS]g[ARGS]{\"b\": 2}",
           {"", {{"f", "{\"a\": 1}"}, {"g", "{\"b\": 2}"}}});
+  mistral("[TOOL_CALLS]f[CALL_ID]abcdef123[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]abcdef124[ARGS]{}",
+          {"", {{"f", "{\"a\": 1}"}, {"g", "{}"}}});
+  mistral("[TOOL_CALLS] is the mark, {x}. [TOOL_CALLS]f{}",
+          {"[TOOL_CALLS] is the mark, {x}. ", {{"f", "{}"}}});
   mistral("[a list, [TOOL", {"[a list, [TOOL", {}});
   mistral("[TOOL_CALLS]", {"[TOOL_CALLS]", {}});
   mistral("[TOOL_CALLS] [", {"[TOOL_CALLS] [", {}});
   mistral("[TOOL_CALLS] [5]", {"[TOOL_CALLS] [5]", {}});
+}
+
+TEST(ToolFormats, AreToldByWhatTheTemplateWrites) {
+  const auto is = [](std::string_view chat_template, ToolFormat format) {
+    const auto read = tool_format_of(chat_template);
+    ASSERT_TRUE(read.ok()) << chat_template << ": " << read.status().message();
+    EXPECT_EQ(*read, format) << chat_template;
+  };
+  is(R"({% if tools %}<tool_call>{"name": <n>, "arguments": <a>}</tool_call>)", ToolFormat::kHermes);
+  is(R"({% if tools %}ipython {"name": n, "parameters": {}})", ToolFormat::kLlama);
+  is(R"({{ tools }}[TOOL_CALLS][{"name"}])", ToolFormat::kMistral);
+  is("{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]{{ a }}", ToolFormat::kMistralNamed);
+  is("{{ tools }}[TOOL_CALLS]{{ name }}[CALL_ID]{{ id }}[ARGS]{{ a }}", ToolFormat::kMistralIds);
+  const auto refused = [](std::string_view chat_template, const char* by_name) {
+    const std::string message = tool_format_of(chat_template).status().message();
+    EXPECT_TRUE(message.starts_with("\"tools\"")) << message;
+    EXPECT_NE(message.find(by_name), std::string::npos) << message;
+  };
+  refused("{{ messages }}", "has none");
+  refused("{{ tools }}<tool_call>\n<function=f>\n<parameter=p>", "Qwen3-Coder");
+  refused("{{ tools }}<tool_call>f\n<arg_key>k</arg_key>", "GLM");
+  refused("{{ tools }}<|channel|>commentary to=functions", "gpt-oss");
+  refused(
+      "{{ tools }}<\xEF\xBD\x9Ctool\xE2\x96\x81"
+      "calls\xE2\x96\x81"
+      "begin\xEF\xBD\x9C>",
+      "DeepSeek");
+  refused("{{ tools }}", "not known here");
 }
 
 // ---- what requests say ----------------------------------------------------------------------------------
@@ -178,12 +250,136 @@ TEST(Structures, AreRefusedByName) {
   const char* const other = R"({"tools": [{"type": "function", "function": {"name": "f"}}],
       "tool_choice": {"type": "function", "function": {"name": "g"}}})";
   EXPECT_NE(refusal(other).find("names g"), std::string::npos);
-  EXPECT_NE(refusal(R"({"tools": [{"type": "function", "function": {"name": "f"}}], "guided_choice": ["a"]})")
-                .find("together"),
-            std::string::npos);
   EXPECT_NE(refusal(R"({"tools": [{"type": "function", "function": {"name": "f"}}]})", ApiKind::kCompletion)
                 .find("chats"),
             std::string::npos);
+}
+
+TEST(Structures, SchemasLoseWhatForbidsNothingAndTheLibraryRefuses) {
+  const auto adapted = [](const char* schema) {
+    auto out = schema_for_library(ordered_json::parse(schema));
+    if (!out.ok()) return out.status().message();
+    if (out->is_object()) out->erase("x-guidance");
+    return out->dump();
+  };
+  EXPECT_EQ(adapted(R"({"type":"array","uniqueItems":false,"items":{"type":"string","format":"binary"}})"),
+            R"({"type":"array","items":{"type":"string"}})");
+  EXPECT_EQ(
+      adapted(R"({"anyOf":[{"format":"date"},{"format":"password"}],"$defs":{"a":{"format":"int64"}}})"),
+      R"({"anyOf":[{"format":"date"},{}],"$defs":{"a":{}}})");
+  // What forbids something, what only has the name of a keyword, and what is no schema stay.
+  for (const char* kept : {R"({"uniqueItems":true})",
+                           R"({"properties":{"format":{"enum":["x"]},"uniqueItems":{"const":false}}})",
+                           R"({"default":{"format":"x"},"enum":[{"format":"x"}]})",
+                           R"({"propertyNames":{"pattern":"^a"}})", "true"})
+    EXPECT_EQ(adapted(kept), kept);
+  EXPECT_EQ(
+      adapted(R"({"propertyNames":{},"dependentRequired":{},"unevaluatedProperties":true,"not":false})"),
+      "{}");
+  // Beyond 2^53 the library writes other numbers than those of a constant, and may write some beyond a bound.
+  for (const char* wrong :
+       {R"({"const":9007199254740993})", R"({"enum":[1,18446744073709551615]})",
+        R"({"properties":{"a":{"const":-9007199254740993}}})", R"({"const":[[1152921504606846976]]})"})
+    EXPECT_NE(adapted(wrong).find("2^53"), std::string::npos) << wrong;
+  EXPECT_EQ(adapted(R"({"const":9007199254740992})"), R"({"const":9007199254740992})");
+  EXPECT_EQ(adapted(R"({"minimum":-9007199254740993,"maximum":9007199254740995})"),
+            R"({"minimum":-9007199254740992,"maximum":9007199254740994})");
+  EXPECT_EQ(adapted(R"({"minimum":0,"maximum":18446744073709551615})"),
+            R"({"minimum":0,"maximum":18446744073709551615})");
+  // Options of its own stand beside the blanks.
+  const auto own =
+      schema_for_library(ordered_json::parse(R"({"x-guidance":{"coerce_one_of":true}})")).value();
+  EXPECT_EQ(own["x-guidance"]["coerce_one_of"], true);
+  EXPECT_EQ(own["x-guidance"]["whitespace_flexible"], false);
+  EXPECT_EQ(schema_for_library(ordered_json::parse(R"({"x-guidance":{"whitespace_flexible":true}})"))->dump(),
+            R"({"x-guidance":{"whitespace_flexible":true}})");
+}
+
+TEST(Structures, ASchemaBesideJsonObjectIsObeyedAndOtherKeysAreRefused) {
+  const auto read =
+      structure(R"({"response_format": {"type": "json_object", "schema": {"required": ["a"]}}})");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_TRUE(read->grammar->spec.text.starts_with(R"({"required":["a"])")) << read->grammar->spec.text;
+  EXPECT_NE(refusal(R"({"response_format": {"type": "json_object", "schema": 5}})").find("JSON schema"),
+            std::string::npos);
+  for (const char* body : {R"({"response_format": {"type": "json_object", "json_schema": {"schema": {}}}})",
+                           R"({"response_format": {"type": "text", "schema": {}}})"})
+    EXPECT_NE(refusal(body).find("has no meaning"), std::string::npos) << body;
+}
+
+class ToolGrammars : public ::testing::Test {
+ protected:
+  std::string lark(const char* body, ToolFormat format = ToolFormat::kHermes) const {
+    const auto read = structure(body);
+    EXPECT_TRUE(read.ok()) << read.status().message();
+    const auto grammar = tool_grammar(*read->tools, read->grammar, format, tokenizer_);
+    if (!grammar.ok()) return grammar.status().message();
+    return *grammar ? (*grammar)->spec.text : "";
+  }
+  static bool has(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  }
+
+  const ToyTokenizer tokenizer_;
+};
+
+TEST_F(ToolGrammars, SchemasOfArgumentsAreGrammarsOfTheirOwn) {
+  // "#" is the schema itself, wherever the call has it.
+  const char* const schema =
+      R"({"type":"object","properties":{"p":{"$ref":"#/$defs/P"},"kids":{"items":{"$ref":"#"}}},"$defs":{"P":{"type":"integer"}})";
+  const std::string body = fmt::format(
+      R"({{"tool_choice":"required","tools":[{{"type":"function","function":{{"name":"f","parameters":{}}}}}}}]}})",
+      schema);
+  for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama, ToolFormat::kMistral,
+                                  ToolFormat::kMistralNamed, ToolFormat::kMistralIds})
+    EXPECT_TRUE(has(lark(body.c_str(), format), std::string("args_0: %json ") + schema + ",\"x-guidance\""))
+        << lark(body.c_str(), format);
+}
+
+TEST_F(ToolGrammars, OneThatIsNamedIsCalledOnce) {
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}])";
+  const std::string named = "{" + tools + R"(,"tool_choice":{"type":"function","function":{"name":"g"}}})";
+  const std::string required = "{" + tools + R"(,"tool_choice":"required"})";
+  for (const ToolFormat format :
+       {ToolFormat::kHermes, ToolFormat::kMistral, ToolFormat::kMistralNamed, ToolFormat::kMistralIds}) {
+    EXPECT_TRUE(has(lark(required.c_str(), format), ")*") || has(lark(required.c_str(), format), "one*"));
+    const std::string one = lark(named.c_str(), format);
+    EXPECT_FALSE(has(one, ")*") || has(one, "one*")) << one;
+    EXPECT_TRUE(has(one, "body: call_1\n")) << one;
+  }
+}
+
+TEST_F(ToolGrammars, AToolWithoutParametersTakesNone) {
+  const auto of = [&](const std::string& parameters) {
+    return lark((R"({"tool_choice":"required","tools":[{"type":"function","function":{"name":"f")" +
+                 parameters + "}}]}")
+                    .c_str());
+  };
+  for (const char* none : {"", R"(,"parameters":{})", R"(,"parameters":{"type":"object","properties":{}})",
+                           R"(,"parameters":{"type":"object"})"})
+    EXPECT_TRUE(has(of(none), R"("additionalProperties":false)")) << of(none);
+  for (const char* some :
+       {R"(,"parameters":{"properties":{"a":{}}})", R"(,"parameters":{"$ref":"#/$defs/a","$defs":{"a":{}}})",
+        R"(,"parameters":{"type":"object","additionalProperties":{"type":"string"}})"})
+    EXPECT_FALSE(has(of(some), R"("additionalProperties":false)")) << of(some);
+  EXPECT_TRUE(has(of(R"(,"parameters":{"properties":{"a":{}}})"), R"("type":"object")"));
+  EXPECT_TRUE(has(of(R"(,"parameters":{"properties":{"a":{"const":9007199254740993}}})"),
+                  "\"tools\": the \"parameters\" of f: "));
+}
+
+TEST_F(ToolGrammars, AFormBesideToolsIsThatOfATextThatDoesNotCall) {
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}])";
+  const auto of = [&](const std::string& form) { return lark(("{" + tools + "," + form + "}").c_str()); };
+  EXPECT_EQ(lark(("{" + tools + "}").c_str()), "");
+  EXPECT_TRUE(has(of(R"("response_format":{"type":"json_object"})"),
+                  "start: calls | form\nform: %json {\"type\":\"object\""));
+  EXPECT_TRUE(has(of(R"("guided_choice":["a","b"])"), "form: \"a\" | \"b\"\n"));
+  EXPECT_TRUE(has(of(R"("guided_regex":"a/b\\/\nc")"), "FORM: /a\\/b\\/\\nc/\n"))
+      << of(R"("guided_regex":"a/b\\/\nc")");
+  EXPECT_TRUE(has(of(R"("guided_grammar":"start: /a/")"), "\"guided_grammar\": a grammar together with"));
+  // A text that must call has no other form.
+  EXPECT_FALSE(has(of(R"("tool_choice":"required","guided_choice":["a"])"), "form"));
 }
 
 TEST(Structures, ToolsOfEachKindBecomeThoseOfChats) {
