@@ -342,7 +342,7 @@ TEST_F(ServeApi, AnAnswerThatCalledComesBackWithoutAText) {
       {json("Paris"), R"("Paris")"},
       {json("[1]"), R"("[1]")"},
       {json(R"({"a": 1}})"), R"("{\"a\": 1}}")"},
-      {json(std::string(50'000, '[')), nullptr}};
+      {json(std::string(1000, '[')), nullptr}};
   for (const auto& [arguments, expected] : all) {
     const auto api = read(turn(nullptr, arguments), ApiKind::kChat);
     if (!expected) continue;  // a long text, or too long for the context
