@@ -167,7 +167,7 @@ Result<AskedGrammar> read_json_form(const ordered_json& value, std::string_view 
   if (!value.is_string()) return read_schema(&value, name);
   auto schema = parse_ordered_json(value.get_ref<const std::string&>(), "its text is no JSON schema",
                                    {.whole_numbers_fit = true});
-  if (!schema.ok()) return schema.status().in(shown_name(name));
+  if (!schema.ok()) return invalid_argument(schema.status().in(shown_name(name)).message());
   return read_schema(&*schema, name);
 }
 
