@@ -20,9 +20,10 @@ bool WorkerPool::keep_early(PeerId peer, Hello& hello) {
   return true;
 }
 
-Status WorkerPool::check(const Hello& hello, const ModelInfo& target) {
+Status WorkerPool::check(const Hello& hello, const ModelInfo& target, const Tokenizer* tokenizer) {
   const uint64_t vocabulary = hello.model.vocabulary_fingerprint;
-  if (vocabulary != 0 && vocabulary != target.vocabulary_fingerprint)
+  if (vocabulary != 0 && vocabulary != target.vocabulary_fingerprint &&
+      !(tokenizer && begins_with_vocabulary(*tokenizer, vocabulary)))
     return invalid_argument(
         fmt::format("the vocabulary of draft model '{}' ({:016x}) differs from that of target '{}' "
                     "({:016x}); use a draft "

@@ -13,6 +13,7 @@
 #include "coordinator/pool_worker.h"
 #include "coordinator/protocol_options.h"
 #include "coordinator/turn.h"
+#include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
 
@@ -24,11 +25,13 @@ class WorkerPool {
   // Said hello before the target, and is kept until that says what its vocabulary is. False: too many are.
   bool keep_early(PeerId peer, Hello& hello);
   std::map<PeerId, Hello> take_early() { return std::exchange(early_, {}); }
-  static Status check(const Hello& hello, const ModelInfo& target);
+  // `tokenizer`: the target's; null: vocabularies must be equal.
+  static Status check(const Hello& hello, const ModelInfo& target, const Tokenizer* tokenizer);
   void join(PeerId peer, Hello hello, DrafterKind kind);
   // The kind it was of, if it was a worker.
   std::optional<DrafterKind> remove(PeerId peer);
   size_t size() const { return workers_.size(); }
+  size_t early() const { return early_.size(); }
   bool is_full() const;
   bool has(PeerId peer) const { return workers_.contains(peer) || early_.contains(peer); }
   PoolWorker* find(PeerId peer);

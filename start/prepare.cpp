@@ -201,6 +201,7 @@ Result<Preparation> prepare(const RoleSettings& settings) {
   if (draft_tokenizer) {
     if (Status same = check_same_vocabulary(*p.tokenizer, *draft_tokenizer); !same.ok())
       return same.in(fmt::format("--draft-model {}", models.draft_model));
+    p.draft_info.vocabulary_fingerprint = p.target_info.vocabulary_fingerprint;  // where both have an id
   }
   return p;
 }

@@ -15,7 +15,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kNormalToken = 1, kControlToken = 3, kUserToken = 4;
+constexpr int64_t kNormalToken = 1, kControlToken = 3, kUserToken = 4, kUnusedToken = 5;
+
+// What converters write for an id that has no token, as the rows of a matrix that was padded to a round
+// number: the file is no other vocabulary for it.
+bool is_padding(std::string_view token, uint64_t id, int64_t type) {
+  return type == kUnusedToken && token == fmt::format("[PAD{}]", id);
+}
 
 struct GgufVocabulary {
   const GgufArray* tokens = nullptr;
@@ -89,6 +95,7 @@ Result<json> bpe_json(const GgufContent& content, const std::string& name) {
   for (uint64_t id = 0; id < words.tokens->count; ++id) {
     const std::string token(words.tokens->texts[id]);
     const int64_t type = words.type(id);
+    if (is_padding(token, id, type)) continue;
     if (type == kControlToken || type == kUserToken)
       added.push_back({{"id", id},
                        {"content", token},
@@ -120,11 +127,13 @@ Result<SentencePieceModel> sentencepiece_of(const GgufContent& content, const st
     return malformed(name + ": tokenizer.ggml.scores is not a number for every token");
   SentencePieceModel model;
   model.remove_extra_whitespaces = false;
+  model.user_defined_in_text = true;
   for (uint64_t id = 0; id < words.tokens->count; ++id) {
     const int64_t type = words.type(id);
     if (type < 1 || type > 6) return malformed(fmt::format("{}: token {} has type {}", name, id, type));
     model.byte_fallback |= type == static_cast<int64_t>(SentencePieceModel::Type::kByte);
-    model.pieces.push_back({std::string(words.tokens->texts[id]),
+    const std::string_view text = words.tokens->texts[id];
+    model.pieces.push_back({is_padding(text, id, type) ? std::string() : std::string(text),
                             static_cast<float>(words.scores->number(id)),
                             static_cast<SentencePieceModel::Type>(type)});
   }

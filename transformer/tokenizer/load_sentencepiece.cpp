@@ -33,14 +33,17 @@ Status add_pieces(const SentencePieceModel& model, TokenizerParts& parts) {
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const auto& piece = model.pieces[i];
     const TokenId id(static_cast<int32_t>(i));
-    RETURN_IF_ERROR(parts.vocabulary.add(id.value(), piece.text));
     using Type = SentencePieceModel::Type;
+    if (piece.type == Type::kUnused && piece.text.empty()) continue;
+    RETURN_IF_ERROR(parts.vocabulary.add(id.value(), piece.text));
     const bool is_special = piece.type == Type::kControl || piece.type == Type::kUnknown;
     if (!is_special && piece.type != Type::kUserDefined) continue;
     if (piece.text.size() > AddedTokenFinder::kMaxTokenBytes)
       return malformed(fmt::format("piece {} is too long", i));
+    const bool in_text =
+        is_special || (model.user_defined_in_text && piece.text.find(kSpace) == std::string::npos);
     parts.added_tokens.push_back(
-        {.id = id, .sought = piece.text, .special = is_special, .normalized = !is_special});
+        {.id = id, .sought = piece.text, .special = is_special, .normalized = !in_text});
   }
   return {};
 }

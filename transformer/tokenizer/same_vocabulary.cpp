@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "transformer/tokenizer/tokenizer.h"
+#include "transformer/tokenizer/vocabulary.h"
 
 namespace outrider {
 namespace {
@@ -29,6 +30,17 @@ Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft) {
         id, describe(ours), describe(theirs)));
   }
   return {};
+}
+
+bool begins_with_vocabulary(const Tokenizer& tokenizer, uint64_t fingerprint) {
+  uint64_t hash = 0;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string_view token = tokenizer.token(TokenId(id));
+    if (token.empty()) continue;
+    hash = extend_vocabulary_hash(hash, TokenId(id), token);
+    if (hash == fingerprint) return true;
+  }
+  return false;
 }
 
 }  // namespace outrider

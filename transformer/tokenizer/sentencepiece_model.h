@@ -25,10 +25,12 @@ struct SentencePieceModel {
     float score = 0;
     Type type = Type::kNormal;
   };
-  std::vector<Piece> pieces;  // by id
+  std::vector<Piece> pieces;  // by id; an unused one without text stands for no token
   bool byte_fallback = false;
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
+  // User-defined pieces are sought in the text as given, like special ones, and not once spaces are "▁".
+  bool user_defined_in_text = false;
 };
 
 // Refuses by name what is not BPE: unigram, word and char models, character maps, whitespace as suffix.

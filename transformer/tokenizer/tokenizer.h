@@ -38,7 +38,8 @@ class Tokenizer {
   virtual bool is_special(TokenId id) const = 0;
   virtual std::optional<TokenId> find(std::string_view token) const = 0;
   virtual std::optional<TokenId> bos() const = 0;  // the id that kAdd puts first, if any
-  // Hashes the id -> string table and the special ids: equal fingerprints mean interchangeable ids.
+  // Hashes the id -> string table: equal fingerprints mean interchangeable ids. Holes do not count, and a
+  // table's hash follows from that of any beginning of it (begins_with_vocabulary()).
   virtual uint64_t fingerprint() const = 0;
   // Whether the decoder drops one leading space of a text (SentencePiece).
   virtual bool strips_leading_space() const = 0;
@@ -54,6 +55,10 @@ std::string decode_with_special_tokens(const Tokenizer& tokenizer, std::span<con
 // OK, or an error that names the first id whose strings differ. A longer tail of holes or padding is
 // accepted.
 Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft);
+
+// Whether the tokenizer's table, up to some id, has this fingerprint: whoever has the shorter vocabulary
+// names with its ids what the tokenizer does, and knows nothing of the others.
+bool begins_with_vocabulary(const Tokenizer& tokenizer, uint64_t fingerprint);
 
 // Turns ids into text as they come: emits only whole UTF-8 sequences and equals decode() of all ids at the
 // end.

@@ -14,6 +14,9 @@
 
 namespace outrider {
 
+// The fingerprint of a table of which all tokens below `id` have the fingerprint `hash`.
+uint64_t extend_vocabulary_hash(uint64_t hash, TokenId id, std::string_view token);
+
 class Vocabulary {
  public:
   static constexpr int64_t kMaxId = (1 << 24) - 1;

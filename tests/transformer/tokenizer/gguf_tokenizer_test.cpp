@@ -95,6 +95,64 @@ TEST(GgufTokenizer, SentencePieceEncodesLikeTheOriginalFile) {
     }
 }
 
+// Converters pad the list of tokens to the rows of the matrix: [PADn] of type "unused" names nothing.
+TEST(GgufTokenizer, PaddingAtTheEndMakesNoOtherVocabulary) {
+  const auto file = [](int padding) {
+    std::vector<std::string> tokens{"a", "b", "ab", "<s>"};
+    std::vector<int32_t> types{1, 1, 1, 3};
+    for (int i = 0; i < padding; ++i) {
+      tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]");
+      types.push_back(5);
+    }
+    return Gguf()
+        .text("tokenizer.ggml.model", "gpt2")
+        .text("tokenizer.ggml.pre", "gpt-2")
+        .texts("tokenizer.ggml.tokens", tokens)
+        .numbers("tokenizer.ggml.token_type", 5, types)
+        .texts("tokenizer.ggml.merges", {"a b"});
+  };
+  const auto plain = tokenizer_of(file(0)), padded = tokenizer_of(file(128));
+  ASSERT_TRUE(plain.ok() && padded.ok());
+  EXPECT_TRUE(check_same_vocabulary(**plain, **padded).ok());
+  EXPECT_TRUE(check_same_vocabulary(**padded, **plain).ok());
+  EXPECT_EQ((*plain)->fingerprint(), (*padded)->fingerprint());
+  const auto ids = (*padded)->encode("[PAD4]ab", SpecialTokens::kOmit);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(ids->back(), TokenId(2));
+}
+
+// As llama.cpp: a token that the user defined ends the text before it like a special one, and each text
+// between has the space in front.
+TEST(GgufTokenizer, UserDefinedTokensOfSentencePieceEndWords) {
+  std::vector<std::string> tokens{"<unk>", "<s>", "</s>"};
+  std::vector<int32_t> types{2, 3, 3};
+  std::vector<float> scores{0, 0, 0};
+  for (const char* piece : {"▁us", "us", "er", "user", "▁user", "▁", "u", "s", "e", "r"}) {
+    tokens.emplace_back(piece);
+    types.push_back(1);
+    scores.push_back(-static_cast<float>(tokens.size()));
+  }
+  const auto mark = static_cast<int>(tokens.size());
+  for (const char* token : {"<|im_start|>", "[PAD14]"}) {
+    tokens.emplace_back(token);
+    types.push_back(token[0] == '[' ? 5 : 4);
+    scores.push_back(-1000);
+  }
+  const auto tokenizer = tokenizer_of(Gguf()
+                                          .text("tokenizer.ggml.model", "llama")
+                                          .texts("tokenizer.ggml.tokens", tokens)
+                                          .numbers("tokenizer.ggml.scores", 6, scores)
+                                          .numbers("tokenizer.ggml.token_type", 5, types)
+                                          .number("tokenizer.ggml.bos_token_id", 1)
+                                          .number("tokenizer.ggml.eos_token_id", 2));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const int user = 7;
+  const auto ids = [&](const char* text) { return values(*(*tokenizer)->encode(text, SpecialTokens::kAdd)); };
+  EXPECT_EQ(ids("<|im_start|>user"), (std::vector<int>{1, mark, user}));
+  EXPECT_EQ(ids("user<|im_start|>user"), (std::vector<int>{1, user, mark, user}));
+  EXPECT_EQ((*tokenizer)->vocab_size(), mark + 1);
+}
+
 TEST(GgufTokenizer, WhatIsMissingOrUnknownIsNamed) {
   const auto expect_error = [](const Gguf& file, const std::string& words) {
     const auto tokenizer = tokenizer_of(file);
