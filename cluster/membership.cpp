@@ -39,6 +39,11 @@ std::vector<MembershipChange> Membership::expire(Time now) {
   return changes;
 }
 
+void Membership::move(Time::duration missed) {
+  for (auto& [peer, member] : members_)
+    if (member.alive) member.last_heard += missed;
+}
+
 std::optional<Membership::Time> Membership::next_deadline() const {
   std::optional<Time> next;
   for (const auto& [peer, member] : members_)

@@ -40,6 +40,8 @@ class Membership {
   std::optional<MembershipChange> heard(PeerId peer, Time now);
   // Members silent for too long, each reported once, the most silent first.
   std::vector<MembershipChange> expire(Time now);
+  // The owner was away for so long and heard nobody: nobody is the more silent for it.
+  void move(Time::duration missed);
   // It said goodbye, or was thrown out.
   void forget(PeerId peer) { members_.erase(peer); }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "base/absence.h"
 #include "base/log.h"
 #include "comm/cores.h"
 #include "comm/mpi_handle.h"
@@ -201,10 +202,11 @@ class MpiCollectives final : public Collectives {
   // Until everything started is done.
   void wait(microseconds before_sleep = kYieldInOperation) {
     Patience patience(waiting_, before_sleep);
+    MovingDeadline deadline(deadline_);
     for (uint64_t polls = 1; !done(); ++polls) {
       if (polls % 64 == 0) {
         throw_if_others_aborted();
-        if (Clock::now() > deadline_)
+        if (deadline.is_over())
           fail_all(fmt::format("a rank did not take part within {} ms", options_.timeout.count()));
       }
       patience.pause();

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/absence.h"
 #include "base/log.h"
 #include "base/relax.h"
 #include "comm/collectives.h"
@@ -94,10 +95,12 @@ class ThreadGroup {
       if (over()) return;
       relax();
     }
+    MovingDeadline moving(deadline);
     std::unique_lock lock(mutex_);
     while (!over()) {
       throw_if_failed();
-      if (wakes_.wait_until(lock, deadline) == std::cv_status::timeout && Clock::now() >= deadline && !over())
+      if (wakes_.wait_until(lock, moving.next_look()) == std::cv_status::timeout && moving.is_over() &&
+          !over())
         fail(fmt::format("{} of {} ranks arrived within {} ms", arrived_.load(), size(),
                          options_.timeout.count()));
     }

@@ -36,15 +36,26 @@ SequenceId Coordinator::submit(Request request) {
 
 void Coordinator::cancel(SequenceId id) { handle(Cancel{id}); }
 
+// Before anything is judged by the time.
+void Coordinator::note_absence() {
+  const auto missed = absence_.look(now());
+  if (missed == Clock::duration(0)) return;
+  spdlog::warn("the coordinator was away for {} s: deadlines move",
+               std::chrono::duration_cast<std::chrono::seconds>(missed + Absence::kLongestTurn).count());
+  membership_.move(missed);
+  inbox_.push_back(Away{missed});
+}
+
 // Steps the machine for this event and for what its actions cause. Callbacks re-enter here and only queue.
 void Coordinator::handle(Event event) {
+  if (!handling_) note_absence();
   inbox_.push_back(std::move(event));
   if (handling_) return;
   handling_ = true;
   while (!inbox_.empty()) {
     Event next = std::move(inbox_.front());
     inbox_.pop_front();
-    for (Action& action : protocol_.step(std::move(next), Clock::now())) perform(action);
+    for (Action& action : protocol_.step(std::move(next), now())) perform(action);
   }
   handling_ = false;
 }
@@ -106,9 +117,8 @@ void Coordinator::note_rest(const Send& send) {
 // A process that died has closed its connection, and the next message to it says so: rounds need not wait for
 // their deadlines.
 void Coordinator::probe_workers() {
-  const auto now = Clock::now();
-  if (now < next_probe_) return;
-  next_probe_ = now + kProbeInterval;
+  if (now() < next_probe_) return;
+  next_probe_ = now() + kProbeInterval;
   std::vector<std::pair<PeerId, std::string>> gone;
   for (const auto& [peer, hello] : hellos_) {
     const Status status = transport_->send(peer, Heartbeat{});
@@ -124,12 +134,12 @@ void Coordinator::probe_workers() {
 // A group whose process has died answers nothing, and another one can go on with its requests.
 void Coordinator::probe_busy_targets() {
   if (!protocol_.probes_targets()) return;
-  const auto now = Clock::now();
+  const auto time = now();
   std::erase_if(target_probes_, [this](const auto& item) { return !protocol_.is_target(item.first); });
   for (const PeerId target : protocol_.targets()) {
-    Probe& probe = target_probes_.try_emplace(target, Probe{now, kFirstProbePause}).first->second;
-    if (now < probe.at + probe.pause) continue;
-    probe = {now, next_probe_pause(std::chrono::duration_cast<std::chrono::microseconds>(probe.pause))};
+    Probe& probe = target_probes_.try_emplace(target, Probe{time, kFirstProbePause}).first->second;
+    if (time < probe.at + probe.pause) continue;
+    probe = {time, next_probe_pause(std::chrono::duration_cast<std::chrono::microseconds>(probe.pause))};
     const Status status = transport_->send(target, Heartbeat{});
     if (status.code() == StatusCode::kUnavailable) handle(PeerLost{target, status.message()});
   }
@@ -158,7 +168,7 @@ void Coordinator::note_hello(PeerId peer, Hello hello) {
     hellos_.erase(peer);
     return;
   }
-  (void)membership_.hello(peer, hello.generation, Clock::now());
+  (void)membership_.hello(peer, hello.generation, now());
   if (hellos_.size() >= kMaxKnownPeers)
     std::erase_if(hellos_, [this](const auto& item) { return !membership_.is_alive(item.first); });
   hello.slices = {};
@@ -173,7 +183,7 @@ void Coordinator::note_sign_of_life(const Incoming& incoming) {
     hellos_.erase(incoming.peer);
     return;
   }
-  const auto change = membership_.heard(incoming.peer, Clock::now());
+  const auto change = membership_.heard(incoming.peer, now());
   const auto hello = hellos_.find(incoming.peer);
   if (change && change->kind == MembershipChange::Kind::kRejoined && hello != hellos_.end())
     handle(MessageReceived{incoming.peer, hello->second});
@@ -182,18 +192,19 @@ void Coordinator::note_sign_of_life(const Incoming& incoming) {
 void Coordinator::poll(Clock::time_point deadline) {
   if (const auto next = protocol_.next_deadline()) deadline = std::min(deadline, *next);
   if (const auto next = membership_.next_deadline()) deadline = std::min(deadline, *next);
-  if (!hellos_.empty()) deadline = std::min(deadline, std::max(next_probe_, Clock::now()));
+  if (!hellos_.empty()) deadline = std::min(deadline, std::max(next_probe_, now()));
   for (const auto& [peer, probe] : target_probes_)
-    deadline = std::min(deadline, std::max(probe.at + probe.pause, Clock::now()));
-  auto incoming = transport_->receive(deadline);
-  for (const MembershipChange& change : membership_.expire(Clock::now()))
+    deadline = std::min(deadline, std::max(probe.at + probe.pause, now()));
+  auto incoming = transport_->receive(std::min(deadline, now() + Absence::kLongestWait));
+  note_absence();
+  for (const MembershipChange& change : membership_.expire(now()))
     if (change.kind == MembershipChange::Kind::kLost) handle(PeerLost{change.peer, "it is silent"});
   probe_workers();
   probe_busy_targets();
   if (!incoming) return handle(Tick{});
   const PeerId peer = incoming->peer;
   if (const auto probe = target_probes_.find(peer); probe != target_probes_.end())
-    probe->second = {Clock::now(), kFirstProbePause};
+    probe->second = {now(), kFirstProbePause};
   if (incoming->door != Door::kOutside) note_peer(peer);
   if (const auto* draft = std::get_if<Draft>(&incoming->message); draft && trace_)
     trace_->note_draft(draft->sequence, draft->round, peer);
@@ -208,7 +219,7 @@ void Coordinator::poll(Clock::time_point deadline) {
 
 Status Coordinator::run() {
   const auto asked_to_stop = [&] { return callbacks_.asked_to_stop && callbacks_.asked_to_stop(); };
-  while (finished_ < submitted_ && !asked_to_stop()) poll(Clock::now() + kIdlePoll);
+  while (finished_ < submitted_ && !asked_to_stop()) poll(now() + kIdlePoll);
   return protocol_.target_status();
 }
 
@@ -216,21 +227,37 @@ Status Coordinator::wait_for_peers(size_t workers, Clock::time_point deadline) {
   const size_t groups = protocol_.groups_to_begin();
   while (protocol_.targets_here() < groups || protocol_.worker_count() < workers) {
     RETURN_IF_ERROR(protocol_.target_status());
-    if (Clock::now() >= deadline) {
-      std::string targets = protocol_.has_target() ? "a target group" : "no target group";
-      if (groups > 1) targets = fmt::format("{} of {} target groups", protocol_.targets_here(), groups);
-      return deadline_exceeded(fmt::format("{} and {} of {} draft workers joined in time", targets,
-                                           protocol_.worker_count(), workers));
+    if (now() >= deadline) {
+      return deadline_exceeded(fmt::format("{} did not join in time", awaited(workers)));
     }
     poll(deadline);
   }
   return {};
 }
 
+std::string Coordinator::awaited(size_t workers) const {
+  const auto missing = [](size_t here, size_t of, const char* what) {
+    if (here >= of) return std::string();
+    if (of == 1) return fmt::format("the {}", what);
+    return fmt::format("{} of {} {}s", of - here, of, what);
+  };
+  const std::string targets = missing(protocol_.targets_here(), protocol_.groups_to_begin(), "target group"),
+                    drafters = missing(protocol_.worker_count(), workers, "draft worker");
+  // Those that said hello before there was a target to draft for.
+  const size_t early = protocol_.early_workers();
+  const std::string ready =
+      early > 0 ? fmt::format(" ({} {} ready and wait{} for it)", early,
+                              early == 1 ? "draft worker is" : "draft workers are", early == 1 ? "s" : "")
+                : "";
+  if (targets.empty()) return drafters;
+  if (drafters.empty() || early >= workers) return targets + ready;
+  return fmt::format("{} and {}{}", targets, drafters, ready);
+}
+
 void Coordinator::shutdown() {
   // Also who has just said hello and was not heard yet.
   for (int n = 0; n < kMaxUnread; ++n) {
-    const auto incoming = transport_->receive(Clock::now());
+    const auto incoming = transport_->receive(now());
     if (!incoming) break;
     peers_.insert(incoming->peer);
   }
@@ -240,7 +267,7 @@ void Coordinator::shutdown() {
   // Workers that are lent to this thread read it now. Who says hello meanwhile would look for another job
   // like this one if nobody answered.
   for (int n = 0; n < kMaxUnread; ++n) {
-    const auto incoming = transport_->receive(Clock::now());
+    const auto incoming = transport_->receive(now());
     if (!incoming) break;
     if (std::holds_alternative<Hello>(incoming->message)) (void)transport_->send(incoming->peer, Shutdown{});
   }

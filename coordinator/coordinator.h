@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <set>
 
+#include "base/absence.h"
 #include "cluster/membership.h"
 #include "comm/transport.h"
 #include "coordinator/protocol.h"
@@ -20,7 +21,8 @@ struct CoordinatorCallbacks {
   std::function<void(const Emit&)> on_emit;
   std::function<void(const Finish&)> on_finish;
   std::function<void(const RoundDone&)> on_round;
-  std::function<bool()> asked_to_stop;  // looked at by run() several times a second
+  std::function<bool()> asked_to_stop;       // looked at by run() several times a second
+  std::function<Clock::time_point()> clock;  // empty: Clock::now, of which deadlines are told
 };
 
 // A draft worker reads a long prompt in silence, so its silence is judged more patiently than its heartbeat
@@ -46,6 +48,8 @@ class Coordinator {
   void poll(Clock::time_point deadline);
   // Waits for all target groups and `workers` draft workers.
   Status wait_for_peers(size_t workers, Clock::time_point deadline);
+  // Who is missing for that, as "the target group"; empty: nobody.
+  std::string awaited(size_t workers) const;
   // Finds out whether the target groups are still connected, where nothing was sent to it for a while; if
   // not, requests end. Not for every poll: it answers nothing, and its queue is short.
   void probe_target();
@@ -62,6 +66,8 @@ class Coordinator {
   void fill_report(nlohmann::json& out) const;
 
  private:
+  Clock::time_point now() const { return callbacks_.clock ? callbacks_.clock() : Clock::now(); }
+  void note_absence();
   void handle(Event event);
   void perform(Action& action);
   void note_peer(PeerId peer);
@@ -78,6 +84,7 @@ class Coordinator {
   CoordinatorCallbacks callbacks_;
   Trace* trace_;
   Membership membership_;  // of the draft workers
+  Absence absence_;
   std::map<PeerId, Hello>
       hellos_;               // of members, to let one that was lost in again; bounded as the membership is
   std::deque<Event> inbox_;  // from callbacks and failed sends; empty between polls

@@ -45,7 +45,13 @@ struct SendFailed {
 // Time passed: next_deadline() is here.
 struct Tick {};
 
-using Event = std::variant<Submit, Cancel, MessageReceived, PeerLost, SendFailed, Tick>;
+// The loop did not look for this long beyond what a turn takes: what came meanwhile is unread, so nobody is
+// the later for it (base/absence.h).
+struct Away {
+  Clock::duration missed{};
+};
+
+using Event = std::variant<Submit, Cancel, MessageReceived, PeerLost, SendFailed, Tick, Away>;
 
 // ---- actions --------------------------------------------------------------------------------------------
 

@@ -260,6 +260,12 @@ void Protocol::receive(PeerId peer, Resync& message, Turn& turn) {
 
 // ---- time -----------------------------------------------------------------------------------------------
 
+// Those deadlines after which requests end. A draft that is late only costs time.
+void Protocol::on(Away& event, Turn&) {
+  if (join_deadline_) *join_deadline_ += event.missed;
+  for (ServingGroup& group : groups_) group.target.planner.move(event.missed);
+}
+
 // The longest of any group.
 Clock::duration Protocol::draft_timeout() const {
   Clock::duration longest{0};

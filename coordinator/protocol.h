@@ -48,6 +48,7 @@ class Protocol {
   // Who gets the next place; null: nobody waits.
   const Request* next_queued() const { return queue_.first() ? &queue_.first()->request : nullptr; }
   size_t worker_count() const { return pool_.size(); }
+  size_t early_workers() const { return pool_.early(); }  // that wait for a target group
   // A draft worker that was let in, or that waits for the target.
   bool has_worker(PeerId peer) const { return pool_.has(peer); }
   const Totals& totals() const { return totals_; }
@@ -65,6 +66,7 @@ class Protocol {
   void on(PeerLost& event, Turn& turn);
   void on(SendFailed& event, Turn& turn);
   void on(Tick&, Turn&) {}
+  void on(Away& event, Turn& turn);
 
   // Where a message comes from that this role never gets.
   template <class Unexpected>

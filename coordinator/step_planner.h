@@ -49,6 +49,10 @@ class StepPlanner {
   // Its result has come, or nobody is there to send one.
   OutstandingPlan take() { return *std::exchange(plan_, std::nullopt); }
   void drop() { plan_.reset(); }
+  // The plan that is out is so much younger than it seems: nobody looked for its result.
+  void move(Clock::duration missed) {
+    if (plan_) plan_->sent_at += missed;
+  }
   uint64_t next_step() const { return next_step_; }
 
   // Rows and bytes of drafts in any plan; the rest is kept for prompts.

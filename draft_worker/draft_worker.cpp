@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/absence.h"
+
 namespace outrider {
 namespace {
 
@@ -57,13 +59,34 @@ DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOpti
               .max_context = std::max(options_.info.max_context, drafter.max_context()),
               .state_width = options_.state_width} {}
 
-Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options) {
+// The coordinator has only its target's vocabulary, and refuses a longer one with the fingerprint of its own.
+static bool begins_like_target(const Message& answer, const DraftWorkerOptions& options) {
+  const auto* welcome = std::get_if<Welcome>(&answer);
+  if (!welcome || welcome->accepted || !options.knows_vocabulary) return false;
+  const uint64_t target = welcome->target.vocabulary_fingerprint;
+  return target != 0 && target != options.info.vocabulary_fingerprint && options.knows_vocabulary(target);
+}
+
+Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& asked) {
+  DraftWorkerOptions options = asked;
   RETURN_IF_ERROR(say_hello(transport, options));
-  const auto deadline = Clock::now() + options.join_timeout;
-  while (Clock::now() < deadline) {  // whatever else is said meanwhile
+  MovingDeadline deadline(Clock::now() + options.join_timeout);
+  auto next_beat = Clock::now() + options.heartbeat;
+  while (!deadline.is_over()) {  // whatever else is said meanwhile
     if (asked_to_leave(options)) return std::optional<Welcome>();
-    auto incoming = transport.receive(std::min(deadline, Clock::now() + kLook));
+    // The coordinator may have to wait for its target, and takes who is silent for dead.
+    if (Clock::now() >= next_beat) {
+      next_beat = Clock::now() + options.heartbeat;
+      (void)transport.send(kCoordinatorPeer, Heartbeat{options.generation});
+    }
+    auto incoming = transport.receive(std::min(deadline.next_look(), Clock::now() + kLook));
     if (!incoming) continue;
+    if (begins_like_target(incoming->message, options)) {
+      options.info.vocabulary_fingerprint =
+          std::get<Welcome>(incoming->message).target.vocabulary_fingerprint;
+      RETURN_IF_ERROR(say_hello(transport, options));
+      continue;
+    }
     if (auto answer = answer_in(incoming->message)) return std::move(*answer);
   }
   return not_answered(options);
@@ -96,7 +119,7 @@ Status DraftWorker::serve() {
     }
     // Between two pieces of work only what has already arrived is looked at: a Propose interrupts
     // preparation, a Close or a newer Propose saves the drafting.
-    auto incoming = transport_.receive(idle ? Clock::now() + options_.heartbeat : Clock::now());
+    auto incoming = transport_.receive(idle ? now() + options_.heartbeat : now());
     if (incoming) {
       handle(incoming->message);
       idle = false;
@@ -111,11 +134,11 @@ Status DraftWorker::serve() {
 bool DraftWorker::turn() {
   bool more = has_joined();
   while (more && stays()) {
-    const auto incoming = transport_.receive(Clock::now());
+    const auto incoming = transport_.receive(now());
     if (incoming) handle(incoming->message);
     more = incoming || work();
   }
-  if (stays() && !joining_until_) beat();
+  if (stays()) beat();
   return stays();
 }
 
@@ -125,7 +148,8 @@ Status DraftWorker::join() {
 }
 
 Status DraftWorker::begin_to_join() {
-  joining_until_ = Clock::now() + options_.join_timeout;
+  joining_until_ = now() + options_.join_timeout;
+  last_sent_ = now();
   return say_hello(transport_, options_);
 }
 
@@ -135,15 +159,15 @@ void DraftWorker::take(Result<std::optional<Welcome>> answer) {
   if (!end_.ok()) return;
   leaving_ = !answer->has_value();
   if (*answer) limits_.vocab_size = (*answer)->target.vocab_size;
-  last_sent_ = Clock::now();
+  last_sent_ = now();
 }
 
 // False: there is no answer yet, or it is over.
 bool DraftWorker::has_joined() {
   while (joining_until_) {
-    auto incoming = transport_.receive(Clock::now());
+    auto incoming = transport_.receive(now());
     if (!incoming) {
-      if (Clock::now() < *joining_until_) return false;
+      if (now() < *joining_until_) return false;
       take(not_answered(options_));
     } else if (auto answer = answer_in(incoming->message)) {
       take(std::move(*answer));
@@ -155,7 +179,7 @@ bool DraftWorker::has_joined() {
 void DraftWorker::handle(const Message& message) {
   if (Status status = check_from_job(message, limits_); !status.ok()) return leave(std::move(status));
   if (const auto* propose = std::get_if<Propose>(&message)) {
-    if (const auto at = heard_of_.find(propose->sequence); at != heard_of_.end()) at->second = Clock::now();
+    if (const auto at = heard_of_.find(propose->sequence); at != heard_of_.end()) at->second = now();
     if (Status status = drafter_.begin(*propose); !status.ok()) {
       spdlog::debug("sequence {}: {}", propose->sequence.value(), status.message());
       send(drafter_.held(propose->sequence));
@@ -168,7 +192,7 @@ void DraftWorker::handle(const Message& message) {
   } else if (const auto* open = std::get_if<Open>(&message)) {
     const Status status = drafter_.open(*open);
     if (status.ok()) {
-      heard_of_[open->sequence] = Clock::now();
+      heard_of_[open->sequence] = now();
     } else {  // the coordinator may ask again and again
       spdlog::log(std::exchange(told_full_, true) ? spdlog::level::debug : spdlog::level::warn,
                   "sequence {} is not drafted for: {}", open->sequence.value(), status.message());
@@ -193,7 +217,7 @@ void DraftWorker::ask_about_oldest() {
   const auto oldest = std::min_element(heard_of_.begin(), heard_of_.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
   if (oldest == heard_of_.end()) return;
-  oldest->second = Clock::now();
+  oldest->second = now();
   send(drafter_.held(oldest->first));
 }
 
@@ -241,7 +265,7 @@ bool DraftWorker::scatter(Draft& draft) {
 // A coordinator whose queue is full will ask again. One that has gone may have told us to go too: that it
 // went is seen before what it said is read.
 void DraftWorker::send(const Message& message) {
-  last_sent_ = Clock::now();
+  last_sent_ = now();
   Status status = transport_.send(kCoordinatorPeer, message);
   if (!status.ok()) spdlog::debug("not sent: {}", status.message());
   if (status.code() != StatusCode::kUnavailable || !stays()) return;
@@ -256,7 +280,7 @@ void DraftWorker::leave(Status why) {
 }
 
 bool DraftWorker::shutdown_arrived() {
-  while (const auto incoming = transport_.receive(Clock::now()))
+  while (const auto incoming = transport_.receive(now()))
     if (std::holds_alternative<Shutdown>(incoming->message)) return true;
   return false;
 }
@@ -264,15 +288,15 @@ bool DraftWorker::shutdown_arrived() {
 // A connection that closes before its last words were read looks like a death.
 void DraftWorker::say_goodbye() {
   send(Shutdown{});
-  const auto deadline = Clock::now() + kGoodbye;
-  while (Clock::now() < deadline) {
+  const auto deadline = now() + kGoodbye;
+  while (now() < deadline) {
     const auto incoming = transport_.receive(deadline);
     if (!incoming || std::holds_alternative<Shutdown>(incoming->message)) return;
   }
 }
 
 void DraftWorker::beat() {
-  if (Clock::now() - last_sent_ >= options_.heartbeat) send(Heartbeat{options_.generation});
+  if (now() - last_sent_ >= options_.heartbeat) send(Heartbeat{options_.generation});
 }
 
 }  // namespace outrider

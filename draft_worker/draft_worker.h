@@ -27,8 +27,12 @@ struct DraftWorkerOptions {
   uint64_t process = 0;                             // for Hello
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
-  SliceSender* slices = nullptr;         // to the target's ranks; null: q travels with the draft
-  std::function<bool()> asked_to_leave;  // looked at between two pieces of work; empty: never
+  SliceSender* slices = nullptr;              // to the target's ranks; null: q travels with the draft
+  std::function<bool()> asked_to_leave = {};  // looked at between two pieces of work; empty: never
+  // Whether the drafter's vocabulary begins with the one of this fingerprint, which is shorter: the ids that
+  // both have mean the same. Empty: it cannot be told.
+  std::function<bool(uint64_t)> knows_vocabulary = {};
+  std::function<Clock::time_point()> clock = {};  // empty: Clock::now; deadlines of the transport are of it
 };
 
 // Says hello and waits for the answer, which is empty if the coordinator is leaving, or the worker is asked
@@ -66,6 +70,7 @@ class DraftWorker {
   bool work();
 
  private:
+  Clock::time_point now() const { return options_.clock ? options_.clock() : Clock::now(); }
   void take(Result<std::optional<Welcome>> answer);
   bool has_joined();
   void send(const Message& message);

@@ -77,9 +77,9 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
       cluster.pool.listen.empty() ? workers : cluster.pool.wait_for_draft_workers.value_or(workers);
   if (cluster.targets_join())
     run.engine.wait_for("waits for a target group, or draft workers, to join (--listen-targets)");
-  const Status ready = wait_until_ready(*coordinator, static_cast<size_t>(waits_for),
-                                        std::chrono::seconds(cluster.models.startup_timeout_s),
-                                        [&] { return local ? local->error() : Status(); });
+  const Status ready = wait_until_ready(
+      *coordinator, static_cast<size_t>(waits_for), std::chrono::seconds(cluster.models.startup_timeout_s),
+      [&] { return local ? local->error() : Status(); }, cluster.quiet);
   const Status target = ready.ok() ? serve_requests(run, *coordinator) : ready;
   coordinator->shutdown();
   RETURN_IF_ERROR(ready);

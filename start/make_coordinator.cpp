@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+
+#include "base/absence.h"
 #include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "start/load_models.h"
@@ -16,14 +19,24 @@ constexpr int32_t kPrefillChunk = 256;
 }  // namespace
 
 Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
-                        const ErrorOf& error) {
-  const auto deadline = Clock::now() + timeout;
+                        const ErrorOf& error, bool quiet) {
+  constexpr std::chrono::seconds kFirstWord{5}, kBetweenWords{15};
+  const auto begun = Clock::now();
+  MovingDeadline deadline(begun + timeout);
+  auto next_word = begun + kFirstWord;
   while (true) {
     RETURN_IF_ERROR(error());
     Status status = coordinator.wait_for_peers(workers, Clock::now() + std::chrono::milliseconds(100));
     if (status.code() != StatusCode::kDeadlineExceeded || !coordinator.protocol().target_status().ok())
       return status;
-    if (Clock::now() >= deadline) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
+    if (!quiet && Clock::now() >= next_word) {
+      next_word = Clock::now() + kBetweenWords;
+      const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begun);
+      std::fprintf(stderr, "outrider: waiting for %s since %lld s, at most %lld s (--startup-timeout)\n",
+                   coordinator.awaited(workers).c_str(), static_cast<long long>(waited.count()),
+                   static_cast<long long>(timeout.count()));
+    }
+    if (deadline.is_over()) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
   }
 }
 

@@ -12,9 +12,10 @@
 namespace outrider {
 
 using ErrorOf = std::function<Status()>;
-// Peers load their models first, which may take minutes; a role that fails says so through `error`.
+// Peers load their models first, which may take minutes; a role that fails says so through `error`. Unless
+// `quiet`, standard error is told now and then who is waited for.
 Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
-                        const ErrorOf& error);
+                        const ErrorOf& error, bool quiet = true);
 
 // Behind --emulate-link, if that was asked for. `prepared` must outlive it.
 Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& settings,

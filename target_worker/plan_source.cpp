@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/absence.h"
 #include "base/hash.h"
 #include "comm/codec.h"
 
@@ -38,8 +39,10 @@ Status PlanSource::join(Transport& transport) {
                                        .state_width = options_.state_width,
                                        .row_price = options_.row_price}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
-  const auto deadline = Clock::now() + kJoinTimeout;
-  while (auto incoming = transport.receive(deadline)) {
+  MovingDeadline deadline(Clock::now() + kJoinTimeout);
+  while (!deadline.is_over()) {
+    const auto incoming = transport.receive(deadline.next_look());
+    if (!incoming) continue;
     leaving_ = std::holds_alternative<Shutdown>(incoming->message);
     if (leaving_) return {};
     const auto* welcome = std::get_if<Welcome>(&incoming->message);

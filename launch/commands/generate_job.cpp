@@ -127,9 +127,9 @@ GenerateResult run_generate_job(const GenerateJob& job, std::unique_ptr<Transpor
   if (job.listens) note_first_signal();
   const int waits_for =
       job.listens ? job.cluster.pool.wait_for_draft_workers.value_or(job.workers) : job.workers;
-  result.status = wait_until_ready(coordinator, static_cast<size_t>(waits_for),
-                                   std::chrono::seconds(job.cluster.models.startup_timeout_s),
-                                   [&] { return unless_interrupted(error()); });
+  result.status = wait_until_ready(
+      coordinator, static_cast<size_t>(waits_for), std::chrono::seconds(job.cluster.models.startup_timeout_s),
+      [&] { return unless_interrupted(error()); }, job.cluster.quiet);
   submit_next = [&] {
     size_t index = 0;
     if (output && output->failed()) return;
