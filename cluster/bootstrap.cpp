@@ -38,21 +38,6 @@ std::string broadcast_text(Collectives& world, std::string text, int root) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::vector<HostInfo> gather_hosts(Collectives& world, int gpus) {
-  struct Slot {
-    std::array<char, 256> name{};
-    int32_t gpus = 0;
-  } mine;
-  const std::string name = host_name();
-  std::memcpy(mine.name.data(), name.data(), std::min(name.size(), mine.name.size() - 1));
-  mine.gpus = gpus;
-  std::vector<Slot> all(static_cast<size_t>(world.size()));
-  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  std::vector<HostInfo> hosts;
-  for (const Slot& slot : all) hosts.push_back({slot.name.data(), slot.gpus});
-  return hosts;
-}
-
 // Every rank's network addresses, in rank order.
 std::vector<std::vector<HostAddress>> gather_addresses(Collectives& world) {
   constexpr size_t kMaxAddresses = 32;  // of one host
@@ -165,6 +150,21 @@ void hand_out_keys(Collectives& world, int coordinator, ZmqOptions& zmq) {
 }
 
 }  // namespace
+
+std::vector<HostInfo> gather_hosts(Collectives& world, int gpus) {
+  struct Slot {
+    std::array<char, 256> name{};
+    int32_t gpus = 0;
+  } mine;
+  const std::string name = host_name();
+  std::memcpy(mine.name.data(), name.data(), std::min(name.size(), mine.name.size() - 1));
+  mine.gpus = gpus;
+  std::vector<Slot> all(static_cast<size_t>(world.size()));
+  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  std::vector<HostInfo> hosts;
+  for (const Slot& slot : all) hosts.push_back({slot.name.data(), slot.gpus});
+  return hosts;
+}
 
 Status agree(Collectives& world, const Status& mine) {
   // The lowest rank that failed, and its code: everybody ends with the same exit code.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "cluster/topology.h"
@@ -48,6 +49,9 @@ struct RankContext {
 // Collective. Everybody's status: a failure anywhere is a failure everywhere. A rank that failed keeps its
 // own words, the others get those of the lowest one, and its name.
 Status agree(Collectives& world, const Status& mine);
+
+// Collective. Where each rank runs, in rank order; `gpus`: on this rank's host.
+std::vector<HostInfo> gather_hosts(Collectives& world, int gpus);
 
 // Collective over `world`, all ranks of the job, and so is its failure: every rank gets an error, each with
 // its own view.

@@ -1,5 +1,4 @@
-// Tells models apart without reading all of their weights: two draft workers with one fingerprint draft the
-// same. Against mistakes, not against attackers.
+// Tells models apart. Against mistakes and broken copies, not against attackers.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +8,25 @@
 
 namespace outrider {
 
-// Covers config.json, and every tensor's name, type, shape, first and last bytes. `salt`: what else decides
-// the bits.
+// Covers config.json, and every tensor's name, type, shape, first and last bytes: without reading the
+// weights, it says which model a drafter or the results of a run are of. `salt`: what else decides the bits.
 Result<uint64_t> fingerprint_of_model(const std::filesystem::path& directory, uint64_t salt);
+
+// The names, types and shapes of all tensors: what the sizes of buffers follow from.
+Result<uint64_t> fingerprint_of_shapes(const std::filesystem::path& directory);
+// config.json as it is; of a GGUF file 0, because its configuration is a part of weights_sum().
+uint64_t fingerprint_of_config(const std::filesystem::path& directory);
+
+// Which files they are: inode, size and times of change of each file with weights. Equal ones are the same
+// files, on one host or on several that share a file system; a copy has others.
+Result<uint64_t> identity_of_weights(const std::filesystem::path& directory);
+
+// Of `parts` that share the work, the `part`-th; the sum of all parts, modulo 2^64, covers every byte of
+// every tensor (and of a whole GGUF file). Reads with so many threads, and gives the pages back.
+Result<uint64_t> weights_sum(const std::filesystem::path& directory, int part, int parts, int threads);
+
+// Covers every byte of the weights, config.json and `salt`.
+Result<uint64_t> whole_fingerprint_of_model(const std::filesystem::path& directory, uint64_t salt,
+                                            int threads);
 
 }  // namespace outrider

@@ -18,8 +18,10 @@
 #include "start/draft_child.h"
 #include "start/draft_ranks.h"
 #include "start/listener.h"
+#include "start/rank_setup.h"
 #include "start/roles.h"
 #include "start/row_links.h"
+#include "transformer/model/cuda_backend.h"
 
 namespace outrider {
 namespace {
@@ -29,13 +31,6 @@ constexpr std::chrono::minutes kReadingTime{10};  // the coordinator reads its p
 // Collective, and every rank's first step, whatever its command line says.
 std::unique_ptr<Collectives> everybody(const MpiSession& session) {
   return make_mpi_collectives(session.world().duplicate(), Waiting::kYield, {.timeout = kReadingTime});
-}
-
-int exit_code_of(const Status& status) {
-  if (status.ok()) return kExitOk;
-  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
-             ? kExitRuntime
-             : kExitUsage;
 }
 
 // What everybody agreed on is printed by one rank, and returned by all: mpirun passes on the first code it
@@ -214,6 +209,41 @@ Result<Preparation> prepare_rank(const ClusterSettings& settings, RankContext& r
   return prepared;
 }
 
+// Launchers leave their variables also to an MPI that does not speak with them, and then every process finds
+// itself alone.
+Status check_launcher(const MpiSession& session) {
+  const int started = MpiSession::launched_size().value_or(1), seen = session.world().size();
+  if (started == seen) return {};
+  return invalid_argument(
+      fmt::format("the launcher started {} processes, and MPI finds {}: this MPI does not know the "
+                  "launcher's protocol; use "
+                  "mpirun of the same MPI, or srun --mpi=pmix",
+                  started, seen));
+}
+
+Result<RankSetup> setup_of(const ClusterSettings& settings, const Preparation& prepared,
+                           const RankContext& rank) {
+  const std::string name = fmt::format("rank {}", rank.self.rank.value());
+  if (rank.self.role == Role::kTarget) return target_setup(settings, prepared, name);
+  if (rank.self.role == Role::kDraft && rank.topology.draft_width() > 1)
+    return draft_setup(settings, prepared, fmt::format("draft worker {}", rank.self.group), name);
+  if (rank.self.role == Role::kCoordinator) return coordinator_setup(settings, name);
+  return RankSetup();  // its process compares with nobody
+}
+
+// Collective. What the rank prepared, if it fits what the others did.
+Result<Preparation> prepare_alike(Collectives& world, const ClusterSettings& settings, RankContext& rank,
+                                  RoleThreads threads) {
+  auto prepared = prepare_rank(settings, rank);
+  Result<RankSetup> setup = RankSetup();
+  if (prepared.ok()) setup = setup_of(settings, *prepared, rank);
+  const Status alike = compare_setups(world, setup.ok() ? *setup : RankSetup(), threads.count);
+  if (!prepared.ok()) return prepared;
+  RETURN_IF_ERROR(setup.status());
+  RETURN_IF_ERROR(alike);
+  return prepared;
+}
+
 }  // namespace
 
 struct MpiCluster::State {
@@ -238,8 +268,15 @@ std::unique_ptr<Transport> MpiCluster::take_transport() {
 
 int MpiCluster::draft_workers() const { return state_.rank.topology.draft_workers(); }
 
+std::vector<HostInfo> MpiCluster::hosts() {
+  const MpiSession session;
+  const auto gpus = cuda_device_count();
+  return gather_hosts(*everybody(session), gpus.ok() ? *gpus : 0);
+}
+
 int MpiCluster::leave(const std::string& out, const std::string& error, int code) {
   const MpiSession session;
+  if (!check_launcher(session).ok() && !is_first()) return code;
   const auto world = everybody(session);
   // Rank 0 may have to tell it for us, as a part of its own message.
   constexpr std::string_view kPrefix = "outrider: ";
@@ -257,6 +294,7 @@ int MpiCluster::leave(const std::string& out, const std::string& error, int code
 int MpiCluster::run_group(const GroupRank& rank) {
   const MpiSession session;
   try {
+    if (const Status known = check_launcher(session); !known.ok()) return fail(known, is_first());
     const auto world = everybody(session);
     if (Status refused = agree(*world, {}); !refused.ok())
       return fail(refused, world->rank() == 0);  // see leave()
@@ -279,6 +317,7 @@ int MpiCluster::run_group(const GroupRank& rank) {
 int MpiCluster::run(const ClusterSettings& settings, const Coordinate& coordinate) {
   const MpiSession session;
   try {
+    if (const Status known = check_launcher(session); !known.ok()) return fail(known, is_first());
     return run_rank(session, settings, coordinate);
   } catch (const std::exception& error) {
     end_job(error.what());  // others may wait for this rank
@@ -313,7 +352,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   rank_settings.quiet |= !coordinates && !(rank.self.is_leader() && rank.self.group == 0);
   const int cores = share_of_cores(*world, rank);
   const RoleThreads threads = role_threads(settings.models.threads, cores);
-  const Result<Preparation> prepared = prepare_rank(rank_settings, rank);
+  const Result<Preparation> prepared = prepare_alike(*world, rank_settings, rank, threads);
   std::vector<int> threads_of(static_cast<size_t>(world->size()));
   world->all_gather(std::as_bytes(std::span(&threads.count, 1)),
                     std::as_writable_bytes(std::span(threads_of)));

@@ -5,7 +5,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "cluster/topology.h"
 #include "comm/collectives.h"
 #include "comm/transport.h"
 #include "start/prepare.h"
@@ -21,6 +23,9 @@ class MpiCluster {
   static bool launched();
   // Whether this process tells what all of them see: rank 0, or the only one.
   static bool is_first();
+
+  // Collective over a launched job: where its ranks are, in rank order.
+  static std::vector<HostInfo> hosts();
 
   using Coordinate = std::function<int(const ClusterSettings&, const Preparation&, MpiCluster&)>;
   // Runs this rank's role and returns its exit code; `coordinate` is called on the coordinator's rank.

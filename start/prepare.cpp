@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/text_hash.h"
+#include "comm/cores.h"
 #include "heads/module_weights.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
@@ -209,8 +210,9 @@ Result<Preparation> prepare(const RoleSettings& settings) {
 // What it is computed with has a name of its own (ModelInfo::isa).
 Status identify_target(const RoleSettings& settings, Preparation& prepared) {
   const ModelSettings& models = settings.models;
-  const auto fingerprint = fingerprint_of_model(
-      models.model, fingerprint_of_text(fmt::format("{} {}", models.weight_format, models.kv_dtype)));
+  const auto fingerprint = whole_fingerprint_of_model(
+      models.model, fingerprint_of_text(fmt::format("{} {}", models.weight_format, models.kv_dtype)),
+      models.threads > 0 ? models.threads : usable_cores());
   if (!fingerprint.ok()) return fingerprint.status().in("--model " + models.model);
   prepared.target_info.fingerprint = std::max<uint64_t>(1, *fingerprint);
   return {};

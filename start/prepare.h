@@ -33,7 +33,8 @@ Result<Preparation> prepare(const RoleSettings& settings);
 // For a draft worker that joins a run of which it knows nothing yet.
 Result<Preparation> prepare_drafter(const RoleSettings& settings);
 
-// The model's fingerprint, in target_info: of groups that join, and of the run that they join.
+// The model's fingerprint, in target_info: of groups that join, and of the run that they join. Reads all
+// weights.
 Status identify_target(const RoleSettings& settings, Preparation& prepared);
 
 // Plans for texts of at most so many tokens; never more than before.

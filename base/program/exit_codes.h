@@ -1,11 +1,32 @@
 // Exit codes of the program, stable.
 #pragma once
 
+#include "base/status.h"
+
 namespace outrider {
 
 constexpr int kExitOk = 0;
 constexpr int kExitRequestFailed = 1;  // at least one request ended with an error
 constexpr int kExitUsage = 2;          // a flag, file or request is wrong; nothing was generated
-constexpr int kExitRuntime = 3;        // the target group failed, or results could not be written
+constexpr int kExitRuntime = 3;        // a role failed, a resource is taken or used up, or a write failed
+
+// What a command ends with that ends with this status. The same command may succeed later where the code is
+// kExitRuntime.
+inline int exit_code_of(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return kExitOk;
+    case StatusCode::kUnavailable:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kResourceExhausted:
+      return kExitRuntime;
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kNotFound:
+    case StatusCode::kMalformed:
+    case StatusCode::kUnsupported:
+      break;
+  }
+  return kExitUsage;
+}
 
 }  // namespace outrider

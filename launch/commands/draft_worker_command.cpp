@@ -24,6 +24,7 @@
 #include "start/load_models.h"
 #include "start/make_drafter.h"
 #include "start/mpi_cluster.h"
+#include "start/rank_setup.h"
 #include "start/roles.h"
 #include "start/row_links.h"
 
@@ -76,6 +77,9 @@ class JoinedWorker {
       if (joined) {
         alone_since = Clock::now();
         attempt = 0;
+      }
+      if (joined || status.message() != told_) {  // a host that is not known, a door that is closed
+        told_ = status.message();
         tell(fmt::format("{}; looking for it for {} s (--retry-for)", status.message(),
                          settings_.retry_for_s));
       }
@@ -100,7 +104,10 @@ class JoinedWorker {
         .successors = settings_.run.models.reads_successors(),
         .finds_text = settings_.run.models.finds_text(),
         .join_timeout = kJoinTimeout,
-        .asked_to_leave = asked_to_leave};
+        .asked_to_leave = asked_to_leave,
+        .knows_vocabulary = [this](uint64_t fingerprint) {
+          return prepared_.tokenizer && begins_with_vocabulary(*prepared_.tokenizer, fingerprint);
+        }};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
     if (!welcome) return {};
     *joined = true;
@@ -187,6 +194,7 @@ class JoinedWorker {
   WorkerModels models_;
   const DraftHead* head_ = nullptr;  // null: no states are sent
   bool rested_ = false;              // it was unloaded, and comes back
+  std::string told_;                 // why it has no coordinator
 };
 
 // The first rank is the worker; the others hold their part of its model.
@@ -263,9 +271,7 @@ Status serve_here(const DraftWorkerSettings& settings) {
 int ended(const Status& status) {
   if (status.ok()) return kExitOk;
   tell_error("draft worker: " + status.message());
-  const bool gone =
-      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
-  return gone ? kExitRuntime : kExitUsage;
+  return exit_code_of(status);
 }
 
 // Under mpirun every rank is one of the worker.
@@ -280,6 +286,13 @@ int serve_under_mpirun(const DraftWorkerSettings& settings) {
     ranks = group.size();
     const auto job = prepare_job(own, group.rank() == 0);
     if (!job.ok()) return ended(job.status());
+    if (group.size() > 1 && own.run.models.uses_draft_model()) {
+      const auto setup =
+          draft_setup(own.run, job->prepared, "a draft worker", fmt::format("rank {}", group.rank()));
+      if (!setup.ok()) return ended(setup.status());
+      if (const Status alike = compare_setups(group, *setup, std::max(1, cores)); !alike.ok())
+        return ended(alike);
+    }
     if (group.rank() > 0) note_first_signal();  // the first rank leaves, and the others with it
     return ended(
         serve_rank(own, job->prepared, job->zmq, role_threads(own.run.models.threads, cores), group));
@@ -364,7 +377,10 @@ int run_draft_worker_command(DraftWorkerSettings settings) {
   set_thread_role("draft");
   settings.run.models.tensor_parallel_size = 0;  // no target here: the first GPU is ours
   settings.run.speculation.pipeline = "auto";    // the job decides; there is room for whatever it asks
-  if (settings.parent != 0 && !follow_parent(settings.parent)) return kExitOk;
+  if (settings.parent != 0) {
+    prctl(PR_SET_NAME, "outrider-draft");  // it was started as /proc/self/exe
+    if (!follow_parent(settings.parent)) return kExitOk;
+  }
   if (settings.parent == 0 && MpiCluster::launched()) return serve_under_mpirun(settings);
   return ended(serve_here(settings));
 }

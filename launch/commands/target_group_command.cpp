@@ -20,6 +20,7 @@
 #include "start/load_models.h"
 #include "start/mpi_cluster.h"
 #include "start/prepare.h"
+#include "start/rank_setup.h"
 #include "start/roles.h"
 #include "start/tree_option.h"
 
@@ -34,13 +35,6 @@ bool is_leaving() { return noted_signal() != 0; }
 bool may_find_place_later(const Status& status) {
   return status.message().find(kGroupHasJoined) != std::string::npos ||
          status.message().find(kGroupsHaveJoined) != std::string::npos;
-}
-
-int exit_code_of(const Status& status) {
-  if (status.ok()) return kExitOk;
-  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
-             ? kExitRuntime
-             : kExitUsage;
 }
 
 // One rank of the group: a model that is loaded once, and life after life with it. The leader alone connects,
@@ -111,6 +105,7 @@ class GroupRank {
       attempt_ = 0;
       alone_since_ = Clock::now();
     }
+    if (attempt_ == 0) told_ = status.message();
     if (attempt_ == 0)
       tell(fmt::format("{}; joining again for {} s (--retry-for)", status.message(), settings_.retry_for_s));
     constexpr int kPatient = 3;
@@ -125,6 +120,10 @@ class GroupRank {
 
   // Before the next attempt, unless there were too many.
   Status wait(const Status& why) {
+    if (attempt_ == 0 && why.message() != told_ && alone_since_ != Clock::time_point{}) {
+      told_ = why.message();
+      tell(fmt::format("{}; trying again for {} s (--retry-for)", why.message(), settings_.retry_for_s));
+    }
     if (Clock::now() - alone_since_ >= std::chrono::seconds(settings_.retry_for_s))
       return why.in(fmt::format("--retry-for {}", settings_.retry_for_s));
     std::this_thread::sleep_for(pause_before(attempt_++));
@@ -143,22 +142,30 @@ class GroupRank {
   std::vector<std::byte> word_;
   bool ended_ = false;
   int attempt_ = 0;
+  std::string told_;  // why there is no coordinator
   Clock::time_point alone_since_;
 };
 
-Result<Preparation> prepare_group(const TargetGroupSettings& settings) {
+// The leader alone tells the coordinator which model it is.
+Result<Preparation> prepare_group(const TargetGroupSettings& settings, bool leads) {
   if (settings.connect.empty())
     return invalid_argument(
         "--connect is missing: name the endpoint that the run with --listen-targets told");
   ASSIGN_OR_RETURN(Preparation prepared, prepare(settings.run));
-  RETURN_IF_ERROR(identify_target(settings.run, prepared));
+  if (leads) RETURN_IF_ERROR(identify_target(settings.run, prepared));
   return prepared;
 }
 
 // On a rank that is a process.
 Status run_rank(const TargetGroupSettings& settings, RoleThreads threads, Collectives& group) {
   ASSIGN_OR_RETURN(const ZmqOptions zmq, joining_options(settings));
-  ASSIGN_OR_RETURN(const Preparation prepared, prepare_group(settings));
+  ASSIGN_OR_RETURN(const Preparation prepared, prepare_group(settings, group.rank() == 0));
+  if (group.size() > 1) {
+    ASSIGN_OR_RETURN(const RankSetup setup,
+                     target_setup(settings.run, prepared, fmt::format("rank {}", group.rank())));
+    group.meet();  // the leader has read the weights
+    RETURN_IF_ERROR(compare_setups(group, setup, threads.count));
+  }
   if (group.rank() == 0 && !settings.run.quiet) tell_warnings(prepared);
   note_first_signal();
   return GroupRank(settings, prepared, zmq, threads, group).run();
@@ -170,7 +177,7 @@ Status run_here(const TargetGroupSettings& settings) {
   const LocalThreads threads = local_threads(settings.run.models.threads, 0, ranks, usable_cores());
   if (ranks == 1) return run_rank(settings, threads.target, *make_single_collectives());
   ASSIGN_OR_RETURN(const ZmqOptions zmq, joining_options(settings));
-  ASSIGN_OR_RETURN(const Preparation prepared, prepare_group(settings));
+  ASSIGN_OR_RETURN(const Preparation prepared, prepare_group(settings, true));
   if (!settings.run.quiet) tell_warnings(prepared);
   note_first_signal();
   const auto group = make_thread_collectives(ranks);

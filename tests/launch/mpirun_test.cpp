@@ -1,5 +1,7 @@
 // The program as several processes: roles by rank. Skipped where there is no mpirun or no MPI in this build.
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -375,6 +377,42 @@ TEST_F(Mpirun, TheDoctorSpeaksOnce) {
   const size_t at = told.out.find("instruction sets");
   EXPECT_NE(at, std::string::npos) << told.describe();
   EXPECT_EQ(told.out.find("instruction sets", at + 1), std::string::npos) << told.describe();
+}
+
+// Ranks with different weights would write a text of neither model, and with other sizes overrun buffers:
+// they are told before anything is loaded.
+TEST_F(Mpirun, RanksThatDifferAreToldWhoAndInWhat) {
+  const TemporaryDirectory dir;
+  const auto broken = dir.copy(demo_target(), "broken");
+  {
+    std::fstream file(broken / "model.safetensors", std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(broken / "model.safetensors") / 2));
+    file << std::string(4096, '\0');
+  }
+  const auto job = [](const char* layout, int alike, const Arguments& of_last, const Arguments& of_all = {}) {
+    const Arguments prompt{"--prompt", "Once", "--max-tokens", "4", "--threads", "1", "--quiet", "--layout"};
+    const Arguments program{outrider_path(), "generate", "--model", demo_target()};
+    Arguments last = program;
+    for (size_t i = 0; i + 1 < of_last.size(); i += 2)  // instead of the same flag
+      if (of_last[i] == "--model")
+        last.back() = of_last[i + 1];
+      else
+        last = last + Arguments{of_last[i], of_last[i + 1]};
+    const Arguments common = prompt + Arguments{layout} + of_all;
+    return run_program(Arguments{"mpirun", "--oversubscribe", "-n", std::to_string(alike)} + program +
+                           common + Arguments{":", "-n", "1"} + last + common,
+                       {.env = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+  };
+  const std::string draft = demo_draft();
+  expect_refused(job("coordinator=1,target=2", 2, {"--model", broken}),
+                 {"the target ranks differ in the weights of --model", "rank 1 on host", "rank 2 on host"});
+  expect_refused(job("coordinator=1,target=2x1", 2, {"--model", draft}),
+                 {"the target ranks differ in config.json of --model", "rank 2 on host"});
+  expect_refused(job("coordinator=1,target=2", 2, {"--max-model-len", "128"}),
+                 {"the target ranks differ in --max-model-len", "128 at rank 2 on host"});
+  expect_refused(
+      job("coordinator=1,target=1,draft=1x2", 3, {"--draft-weight-format", "int8"}, {"--draft-model", draft}),
+      {"the ranks of draft worker 0 differ in --draft-weight-format", "int8 at rank 3 on host"});
 }
 
 TEST_F(Mpirun, BadInputIsToldOnce) {

@@ -1,0 +1,48 @@
+// Ranks of one job compare what decides a text or the size of a buffer before any of them loads a model:
+// files on several hosts may differ, and so may flags and variables. A difference that only the passes meet
+// is a text that no model writes, or a crash.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "comm/collectives.h"
+#include "start/prepare.h"
+#include "start/settings.h"
+
+namespace outrider {
+
+struct SetupFact {
+  std::string what;  // "--max-model-len", "config.json of --model"
+  std::string value;
+};
+
+// What one rank works with. `ranks` names those whose facts of the same name are compared with each other;
+// empty: this rank's are compared with nobody's.
+struct RankSetup {
+  std::string ranks;  // "target ranks"
+  std::string name;   // "rank 1"
+  std::vector<SetupFact> facts;
+  struct Weights {
+    std::string flag;
+    std::filesystem::path directory;
+  };
+  std::vector<Weights> weights;  // whose every byte is compared, unless the files are the same ones
+};
+
+std::string this_host();
+
+// Of a rank that computes with the target, of any group; and of the coordinator, which only plans for it.
+Result<RankSetup> target_setup(const RoleSettings& settings, const Preparation& prepared, std::string name);
+Result<RankSetup> coordinator_setup(const RoleSettings& settings, std::string name);
+// Of a rank that computes with the draft model of a worker that is called `worker`.
+Result<RankSetup> draft_setup(const RoleSettings& settings, const Preparation& prepared,
+                              const std::string& worker, std::string name);
+
+// Collective over `world`. An error, the same on every rank that could read its files, names what differs and
+// the ranks. A rank without `mine`, whose own error is known elsewhere, takes part and is not compared.
+Status compare_setups(Collectives& world, const RankSetup& mine, int threads);
+
+}  // namespace outrider
