@@ -4,10 +4,14 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <string_view>
 
+#include "base/log_level.h"
 #include "base/printable.h"
 
 namespace outrider {
@@ -33,6 +37,15 @@ class PrintableText final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PrintableText>(); }
 };
 
+// In any case; nothing for what is no level.
+std::optional<spdlog::level::level_enum> level_of(std::string_view text) {
+  std::string name(text);
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const auto level = spdlog::level::from_str(name);  // "off" also for what it does not know
+  if (level == spdlog::level::off && name != "off") return std::nullopt;
+  return level;
+}
+
 }  // namespace
 
 void set_thread_role(const std::string& role) { g_role = role; }
@@ -44,9 +57,17 @@ void init_logging() {
   auto logger =
       std::make_shared<spdlog::logger>("outrider", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   logger->set_formatter(std::move(formatter));
-  const char* level = std::getenv("OUTRIDER_LOG");
-  logger->set_level(level ? spdlog::level::from_str(level) : spdlog::level::warn);
+  const char* text = std::getenv("OUTRIDER_LOG");
+  const auto level = text && *text ? level_of(text) : std::optional(spdlog::level::warn);
+  logger->set_level(level.value_or(spdlog::level::warn));
   spdlog::set_default_logger(std::move(logger));
+}
+
+std::string wrong_log_level() {
+  const char* text = std::getenv("OUTRIDER_LOG");
+  if (!text || !*text || level_of(text)) return {};
+  return fmt::format("OUTRIDER_LOG={}: choose trace, debug, info, warning, error, critical or off",
+                     printable(text));
 }
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <vector>
 
 #include <zmq.h>
 
@@ -40,6 +42,20 @@ Result<std::vector<std::string>> read_lines(const std::filesystem::path& file) {
     lines.push_back(trimmed(line));
   }
   return lines;
+}
+
+// A mounted secret (Kubernetes: root's, with the group of the process, 0440) is as private as a file of mode
+// 0600: its group is there for this process.
+bool may_be_read_by_others(const struct stat& info) {
+  if ((info.st_mode & S_IRWXO) != 0) return true;
+  if ((info.st_mode & S_IRWXG) == 0) return false;
+  if ((info.st_mode & (S_IWGRP | S_IXGRP | S_IWUSR)) != 0) return true;
+  if (info.st_uid != 0 && info.st_uid != geteuid()) return true;
+  if (info.st_gid == getegid()) return false;
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(0, getgroups(0, nullptr))));
+  const int count = groups.empty() ? 0 : getgroups(static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<size_t>(std::max(0, count)));
+  return std::find(groups.begin(), groups.end(), info.st_gid) == groups.end();
 }
 
 }  // namespace
@@ -98,9 +114,12 @@ Result<CurveKeyPair> read_curve_keys(const std::filesystem::path& file) {
                                            : "make one with `outrider keygen`"));
   }
   struct stat info {};
-  if (stat(file.c_str(), &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+  if (stat(file.c_str(), &info) == 0 && may_be_read_by_others(info))
     return invalid_argument(
-        fmt::format("{}: others may read this secret key; run chmod 600 {}", file.string(), file.string()));
+        fmt::format("{}: others may read this secret key (mode {:04o}); run chmod 600 {}, or give it mode "
+                    "0440, root or you "
+                    "as its owner and a group of yours",
+                    file.string(), info.st_mode & 07777, file.string()));
   return keys;
 }
 

@@ -12,10 +12,12 @@ namespace {
 class ZmqClient final : public ZmqEnd {
  public:
   explicit ZmqClient(const ZmqOptions& options)
-      : ZmqEnd(zmq::socket_type::dealer, options), monitor_(context_, zmq::socket_type::pair) {
+      : ZmqEnd(zmq::socket_type::dealer, options),
+        monitor_(context_, zmq::socket_type::pair),
+        has_keys_(options.curve.has_value()) {
     constexpr const char* kMonitor = "inproc://connection";
     if (zmq_socket_monitor(socket_.handle(), kMonitor,
-                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                           ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
                                ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) != 0)
       throw zmq::error_t();
     monitor_.set(zmq::sockopt::linger, 0);
@@ -28,8 +30,9 @@ class ZmqClient final : public ZmqEnd {
   // An event that nobody takes any more would never be freed: libzmq keeps what it could not hand over.
   ~ZmqClient() override { zmq_socket_monitor(socket_.handle(), nullptr, 0); }
 
-  void connect(const std::string& endpoint) {
-    socket_.connect(endpoint);
+  void connect(const std::string& endpoint, const std::string& address) {
+    socket_.set(zmq::sockopt::ipv6, address.starts_with("tcp://["));
+    socket_.connect(address);
     endpoint_ = endpoint;
   }
 
@@ -42,6 +45,13 @@ class ZmqClient final : public ZmqEnd {
                       "and we need its "
                       "public key",
                       endpoint_));
+    if (reached_)
+      return deadline_exceeded(fmt::format(
+          "endpoint {}: something listens there and does not finish the handshake; {}", endpoint_,
+          has_keys_ ? "is the file of --server-key the run's own public key, and does the run use "
+                      "--curve-secret-key?"
+                    : "does the run use keys (--curve-secret-key)? Then give --curve-secret-key and "
+                      "--server-key here, too"));
     return deadline_exceeded(
         fmt::format("endpoint {}: no answer; is the coordinator running there?", endpoint_));
   }
@@ -80,6 +90,7 @@ class ZmqClient final : public ZmqEnd {
       uint16_t number = 0;
       std::memcpy(&number, event.data(), std::min(sizeof number, event.size()));
       connected_ = number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+      reached_ |= number == ZMQ_EVENT_CONNECTED;
       refused_ |= number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || number == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
       if (event.more()) receive_now(monitor_, address);
     }
@@ -87,7 +98,9 @@ class ZmqClient final : public ZmqEnd {
   }
 
   zmq::socket_t monitor_;
+  const bool has_keys_;
   bool connected_ = false, refused_ = false;
+  bool reached_ = false;  // a connection was made, whatever became of it
   Generation server_;
   ReplayWindow window_;
   std::vector<std::byte> buffer_;
@@ -99,9 +112,10 @@ Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint, 
   RETURN_IF_ERROR(check_zmq_options(options, false));
   RETURN_IF_ERROR(check_port(endpoint, false));
   RETURN_IF_ERROR(check_room_for_zmq());
+  ASSIGN_OR_RETURN(const std::string address, resolve_endpoint(endpoint, false));
   auto client = std::make_unique<ZmqClient>(options);
   try {
-    client->connect(endpoint);
+    client->connect(endpoint, address);
   } catch (const zmq::error_t& error) {
     return invalid_argument(
         fmt::format("endpoint {}: {}; use tcp://HOST:PORT or ipc://PATH", endpoint, error.what()));

@@ -47,12 +47,18 @@ class ZmqServer final : public ZmqEnd {
 
   Status listen(const std::string& bind_endpoint) {
     RETURN_IF_ERROR(check_bind_endpoint(bind_endpoint, safe_anywhere_));
+    ASSIGN_OR_RETURN(const std::string address, resolve_endpoint(bind_endpoint, true));
     try {
-      socket_.bind(bind_endpoint);
+      socket_.set(zmq::sockopt::ipv6, address.starts_with("tcp://["));
+      socket_.bind(address);
     } catch (const zmq::error_t& error) {
-      return invalid_argument(
-          fmt::format("endpoint {}: cannot bind: {}; choose another address, or port * for any",
-                      bind_endpoint, error.what()));
+      if (error.num() == EADDRINUSE)
+        return unavailable(fmt::format(
+            "endpoint {}: something else listens at this port; choose another one, or port * for any",
+            bind_endpoint));
+      return invalid_argument(fmt::format(
+          "endpoint {}: cannot bind: {}; name an address or an interface of this host, or port * for any",
+          bind_endpoint, error.num() == ENODEV ? "this host has no such address" : error.what()));
     }
     endpoint_ = socket_.get(zmq::sockopt::last_endpoint);
     return {};

@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <random>
 
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 
 #include "base/parse_number.h"
@@ -53,11 +58,44 @@ Status check_bind_endpoint(const std::string& endpoint, bool safe) {
     return invalid_argument(fmt::format("endpoint {}: use tcp://HOST:PORT or ipc://PATH", endpoint));
   RETURN_IF_ERROR(check_port(endpoint, true));
   const std::string_view host = std::string_view(endpoint).substr(6, endpoint.rfind(':') - 6);
-  if (safe || host.starts_with("127.") || host == "localhost") return {};
+  if (safe || host.starts_with("127.") || host == "localhost" || host == "[::1]") return {};
   return invalid_argument(fmt::format(
       "endpoint {}: other machines could reach it and nobody is authenticated; use keys (`outrider "
       "keygen`) or bind 127.0.0.1",
       endpoint));
+}
+
+Result<std::string> resolve_endpoint(const std::string& endpoint, bool binds) {
+  constexpr std::string_view kTcp = "tcp://";
+  if (!endpoint.starts_with(kTcp)) return endpoint;
+  const size_t colon = endpoint.rfind(':');
+  std::string host = endpoint.substr(kTcp.size(), colon - kTcp.size());
+  const std::string port = endpoint.substr(colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  if (host.find('%') != std::string::npos || (binds && host == "*")) return endpoint;  // scopes are libzmq's
+  std::array<unsigned char, sizeof(in6_addr)> bytes{};
+  if (inet_pton(AF_INET, host.c_str(), bytes.data()) == 1) return endpoint;
+  if (inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1) return fmt::format("tcp://[{}]{}", host, port);
+  if (binds && if_nametoindex(host.c_str()) != 0) return endpoint;
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (error != 0)
+    return unavailable(
+        fmt::format("endpoint {}: the host name {} is not known: {}", endpoint, host, gai_strerror(error)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
+  const addrinfo* chosen = found;  // IPv4 where there is any: hosts without IPv6 are the commoner ones
+  for (const addrinfo* it = found; it != nullptr; it = it->ai_next)
+    if (it->ai_family == AF_INET) {
+      chosen = it;
+      break;
+    }
+  std::array<char, NI_MAXHOST> text{};
+  if (getnameinfo(chosen->ai_addr, chosen->ai_addrlen, text.data(), text.size(), nullptr, 0,
+                  NI_NUMERICHOST) != 0)
+    return endpoint;
+  return chosen->ai_family == AF_INET6 ? fmt::format("tcp://[{}]{}", text.data(), port)
+                                       : fmt::format("tcp://{}{}", text.data(), port);
 }
 
 void set_socket_options(zmq::socket_t& socket, const ZmqOptions& options) {

@@ -20,6 +20,11 @@ Status check_port(const std::string& endpoint, bool binds);
 // `safe`: strangers are kept out, so other machines may reach it.
 Status check_bind_endpoint(const std::string& endpoint, bool safe);
 
+// Where to bind or connect: "localhost" and other names of tcp endpoints become addresses, because libzmq
+// takes them for interfaces, or looks for them in silence. `binds`: an interface's name stays. An IPv6
+// address has brackets. kUnavailable: the name is not known now.
+Result<std::string> resolve_endpoint(const std::string& endpoint, bool binds);
+
 // Every option whose default is unbounded, infinite or surprising, for both ends.
 void set_socket_options(zmq::socket_t& socket, const ZmqOptions& options);
 

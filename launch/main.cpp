@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "base/log_level.h"
 #include "base/printable.h"
 #include "base/program/bus_error.h"
 #include "base/program/descriptors.h"
@@ -100,6 +101,8 @@ int run(int argc, char** argv) {
   using namespace outrider;
   occupy_standard_streams();
   init_logging();
+  if (const std::string wrong = wrong_log_level(); !wrong.empty())
+    return refuse(fmt::format("outrider: {}\n", wrong));
   remove_temporary_file_on_signals();
   raise_descriptor_limit();
   explain_bus_errors();
@@ -231,6 +234,7 @@ int run(int argc, char** argv) {
     std::fputs(completion_script(app, shell).c_str(), stdout);
     return kExitOk;
   }
+  if (*doctor && MpiCluster::launched()) doctor_options.hosts = MpiCluster::hosts();
   if (*doctor && !MpiCluster::is_first()) return kExitOk;  // what the first rank finds is told, once
   if (MpiCluster::is_first()) std::fputs(explain_unread_variables(app, environ).c_str(), stderr);
   if (MpiCluster::launched())

@@ -40,6 +40,7 @@ class FinishedResults {
   // or, as in files of older versions, missing.
   static Result<FinishedResults> read(const std::string& path);
 
+  size_t size() const { return line_of_.size(); }
   bool has(uint64_t fingerprint) const { return line_of_.contains(fingerprint); }
   // The result as a line for place `index` of a new file; empty: there is none.
   std::optional<std::string> line_for(const PromptRequest& request, size_t index) const;

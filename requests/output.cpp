@@ -80,11 +80,14 @@ Result<Output> Output::open(OutputOptions options, const Tokenizer& tokenizer) {
   if (!file.ok()) return named("--output", file.status());
   output.file_.emplace(std::move(file).value());
   if (!quiet && output.keeps_results())
-    for (const std::string& other : output.file_->others())
+    for (const std::string& other : output.file_->others()) {
+      std::error_code none;
+      if (std::filesystem::equivalent(other, files.resume, none)) continue;  // is taken over
       tell_error(
           other +
           " keeps what another run has finished, which did not come to its end or is still at it; this "
           "run leaves that file alone (--resume takes results over)");
+    }
   return output;
 }
 

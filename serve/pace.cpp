@@ -43,7 +43,9 @@ Pace pace_between(const Totals& before, const Totals& now, double seconds, const
            .tokens_per_round = share_of(static_cast<double>(emitted), static_cast<double>(rounds)),
            .tokens_per_target_pass = share_of(static_cast<double>(emitted),
                                               static_cast<double>(now.target_passes - before.target_passes))};
-  if (r.drafted == then.drafted || overview.plain_round_seconds <= 0) return out;
+  // Where hardly anything but a probe is drafted, the two are one, and their ratio is noise.
+  constexpr int64_t kHardly = 20;  // rounds for each draft token
+  if ((r.drafted - then.drafted) * kHardly <= rounds || overview.plain_round_seconds <= 0) return out;
   const double plain = overview.plain_round_seconds;
   out.predicted_speedup =
       share_of(tokens_of_mean(out.acceptance, overview.mean_gamma) * plain, overview.round_seconds);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
@@ -10,11 +11,19 @@
 namespace outrider {
 namespace {
 
+// Tasks of one srun that was not told of an MPI do not find each other: each of them is a run of its own.
+int tasks_without_mpi() {
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  return tasks ? std::atoi(tasks) : 1;
+}
+bool is_first_task() {
+  const char* task = std::getenv("SLURM_PROCID");
+  return !task || std::atoi(task) == 0;
+}
+
 int fail(const Status& status) {
   tell_error(status.message());
-  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
-             ? kExitRuntime
-             : kExitUsage;
+  return exit_code_of(status);
 }
 
 int tell(const Result<int>& code) { return code.ok() ? *code : fail(code.status()); }
@@ -28,9 +37,20 @@ int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coor
           tell_warnings(prepared);
           return tell(coordinate(rank_settings, prepared, &mpi));
         });
+  const int tasks = tasks_without_mpi();
   if (!settings.mpi.layout.empty())
-    return fail(invalid_argument(fmt::format(
-        "--layout {}: this is one process; start it with mpirun, or drop the flag", settings.mpi.layout)));
+    return fail(invalid_argument(
+        tasks > 1 ? fmt::format("--layout {}: srun started {} tasks without an MPI; add --mpi=pmix to srun",
+                                settings.mpi.layout, tasks)
+                  : fmt::format("--layout {}: this is one process; start it with mpirun, or with srun "
+                                "--mpi=pmix, or drop the flag",
+                                settings.mpi.layout)));
+  if (tasks > 1 && is_first_task())
+    std::fprintf(
+        stderr,
+        "outrider: warning: srun started %d tasks without an MPI, and each is a run of its own; for one "
+        "run over all of them add --mpi=pmix to srun\n",
+        tasks);
   if (const Status pool = check_pool_settings(settings); !pool.ok()) return fail(pool);
   auto prepared = prepare(settings);
   if (!prepared.ok()) return fail(prepared.status());

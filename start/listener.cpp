@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "cluster/host_address.h"
+
 namespace outrider {
 namespace {
 
@@ -52,15 +54,26 @@ std::string key_flags(const PoolSettings& pool) {
              : " --curve-secret-key FILE --server-key " + pool.curve_secret_key + ".pub";
 }
 
+// Where others connect: a socket that is bound to every address has none of its own.
+std::string for_others(const std::string& endpoint) {
+  for (const std::string_view any : {"tcp://0.0.0.0:", "tcp://[::]:"}) {
+    if (!endpoint.starts_with(any)) continue;
+    const auto addresses = host_addresses();
+    const std::string host = addresses.empty() ? "THIS_HOST" : to_string(addresses.front());
+    return fmt::format("tcp://{}:{}", host, endpoint.substr(any.size()));
+  }
+  return endpoint;
+}
+
 void tell_where_targets_join(const ClusterSettings& settings, const std::string& endpoint) {
   std::fprintf(stderr, "outrider: target groups may join: outrider target-group --connect %s%s --model %s\n",
-               endpoint.c_str(), key_flags(settings.pool).c_str(), settings.models.model.c_str());
+               for_others(endpoint).c_str(), key_flags(settings.pool).c_str(), settings.models.model.c_str());
 }
 
 void tell_where_to_join(const PoolSettings& pool, const std::string& endpoint) {
   std::fprintf(stderr,
                "outrider: draft workers may join: outrider draft-worker --connect %s%s --draft-model DIR\n",
-               endpoint.c_str(), key_flags(pool).c_str());
+               for_others(endpoint).c_str(), key_flags(pool).c_str());
 }
 
 template <class Inside>

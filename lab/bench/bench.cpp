@@ -343,14 +343,7 @@ int run_bench(BenchOptions options) {
   if (status.ok()) status = Bench(std::move(options)).run();
   if (status.ok()) return kExitOk;
   tell_error(status.message());
-  switch (status.code()) {
-    case StatusCode::kInvalidArgument:
-    case StatusCode::kNotFound:
-    case StatusCode::kUnsupported:
-      return kExitUsage;
-    default:
-      return kExitRuntime;
-  }
+  return exit_code_of(status);
 }
 
 }  // namespace outrider

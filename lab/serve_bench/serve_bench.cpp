@@ -353,7 +353,7 @@ int run_serve_bench(const ServeBenchOptions& options) {
   const auto result = bench(options);
   if (result.ok()) return *result;
   tell_error(result.status().message());
-  return result.status().code() == StatusCode::kUnavailable ? kExitRuntime : kExitUsage;
+  return exit_code_of(result.status());
 }
 
 }  // namespace outrider

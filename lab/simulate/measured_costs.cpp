@@ -3,6 +3,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lab/simulate/fit.h"
+
 namespace outrider {
 namespace {
 
@@ -69,6 +71,17 @@ MeasuredCosts of_fit(const nlohmann::json& file) {
   return out;
 }
 
+// As `simulate fit` of the file alone.
+Result<MeasuredCosts> of_bench(const std::string& path) {
+  Timings timings;
+  RETURN_IF_ERROR(read_timings(path, "", "", timings).in("--costs"));
+  auto fit = fit_costs(timings);
+  if (!fit.ok()) return fit.status().in("--costs");
+  nlohmann::json fitted;
+  fill_json(*fit, fitted);
+  return of_fit(fitted);
+}
+
 }  // namespace
 
 Result<MeasuredCosts> measured_costs(const std::string& path) {
@@ -76,10 +89,12 @@ Result<MeasuredCosts> measured_costs(const std::string& path) {
   if (!file) return not_found(fmt::format("--costs {}: cannot be opened", path));
   const auto report = nlohmann::json::parse(file, nullptr, false);
   const auto pointer = nlohmann::json::json_pointer("/metrics/cost_model");
+  const bool is_bench = report.is_object() && report.contains("verify_curve");
   if (report.is_discarded() || !report.is_object() ||
-      (!report.contains("outrider_costs") && !report.contains(pointer)))
+      (!is_bench && !report.contains("outrider_costs") && !report.contains(pointer)))
     return malformed(fmt::format(
-        "--costs {}: holds no metrics.cost_model; write it with --report, or with `simulate fit`", path));
+        "--costs {}: is no report of `generate --report`, of `bench --report` or of `simulate fit`", path));
+  if (is_bench) return of_bench(path);
   try {
     return report.contains("outrider_costs") ? of_fit(report) : of_report(path, report[pointer]);
   } catch (const nlohmann::json::exception&) {

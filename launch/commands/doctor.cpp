@@ -44,19 +44,27 @@ int fail(const Status& status) {
 }  // namespace
 
 int run_doctor(const DoctorOptions& options) {
-  const int ranks = options.ranks;
+  const bool is_job = !options.hosts.empty();  // under mpirun
+  if (is_job && options.ranks > 0 && options.ranks != static_cast<int>(options.hosts.size()))
+    return fail(invalid_argument(
+        fmt::format("--ranks {}: mpirun started {}; drop the flag", options.ranks, options.hosts.size())));
+  const int ranks = is_job ? static_cast<int>(options.hosts.size()) : options.ranks;
   if (ranks < 0)
     return fail(invalid_argument(fmt::format("--ranks {}: must be positive, as in mpirun -n", ranks)));
   if (ranks == 0 && !options.layout.empty())
     return fail(invalid_argument("--layout needs --ranks N, as in mpirun -n N"));
   std::optional<Topology> topology;
+  std::string note;
   if (ranks > 0) {
     auto layout = options.layout.empty() ? default_layout(ranks) : parse_layout(options.layout, ranks);
-    if (!layout.ok()) return fail(layout.status());
-    topology.emplace(
-        *layout,
-        std::vector<HostInfo>(static_cast<size_t>(ranks),
-                              HostInfo{"this host", cuda_device_count().ok() ? *cuda_device_count() : 0}));
+    if (!layout.ok() && !(is_job && options.layout.empty())) return fail(layout.status());
+    const HostInfo here{"this host", cuda_device_count().ok() ? *cuda_device_count() : 0};
+    if (layout.ok())
+      topology.emplace(*layout,
+                       is_job ? options.hosts : std::vector<HostInfo>(static_cast<size_t>(ranks), here));
+    if (layout.ok() && !is_job && ranks > 1)
+      note = "as if all ranks were on this host; mpirun outrider doctor shows where a job's ranks are\n";
+    if (!layout.ok()) note = layout.status().message() + "\n";
   }
   std::string model;
   if (!options.model.empty()) {
@@ -66,6 +74,7 @@ int run_doctor(const DoctorOptions& options) {
   }
   print_machine();
   if (topology) std::printf("\n%s", topology->describe().c_str());
+  std::fputs(note.c_str(), stdout);
   std::fputs(model.c_str(), stdout);
   return kExitOk;
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/hash.h"
@@ -85,6 +87,22 @@ void tell_what_is_finished(const std::string& file, const std::vector<PromptRequ
   tell_error(fmt::format("{} of {} requests are finished in {}", found, requests.size(), file));
 }
 
+// What was left of an earlier run of the same --output is a part of that now. Results of other requests, if
+// there are any, stay where they are.
+void remove_resumed(const RunFiles& files, const std::vector<PromptRequest>& requests,
+                    const FinishedResults& finished) {
+  const std::string& left = files.resume;
+  if (files.output.empty() || !left.starts_with(files.output + ".") || !left.ends_with(".partial")) return;
+  const std::set<uint64_t> asked = [&] {
+    std::set<uint64_t> all;
+    for (const PromptRequest& request : requests) all.insert(request.fingerprint);
+    return all;
+  }();
+  const auto taken = std::count_if(asked.begin(), asked.end(), [&](uint64_t id) { return finished.has(id); });
+  std::error_code ignored;
+  if (static_cast<size_t>(taken) == finished.size()) std::filesystem::remove(left, ignored);
+}
+
 Result<std::vector<PromptRequest>> read_asked(const RunOptions& options, const ClusterSettings& cluster,
                                               const Preparation& prepared, std::vector<std::string>& notes) {
   RequestParams params = options.request;
@@ -109,7 +127,10 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, options.request.rule));
   RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
   std::vector<std::string> notes;
-  ASSIGN_OR_RETURN(auto requests, read_asked(options, cluster, prepared, notes));
+  auto asked = read_asked(options, cluster, prepared, notes);
+  if (!asked.ok())  // a prompt that is too long for the context is bad input, and no lack of a resource
+    return Status(StatusCode::kInvalidArgument, asked.status().message());
+  std::vector<PromptRequest> requests = std::move(asked).value();
   if (!cluster.quiet)
     for (const std::string& note : notes) tell_error(note);
   ASSIGN_OR_RETURN(const auto fingerprint, request_fingerprints(cluster.models, cluster.speculation));
@@ -151,6 +172,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
     output.give_up(requests.size());
     return whole;
   }
+  remove_resumed(options.files, requests, finished);
 
   std::optional<PlainComparison> comparison;
   if (plain) comparison = plain->compare(result, {job.listens ? 1 : options.compare_turns});

@@ -23,7 +23,7 @@ int run_keygen(const std::string& file) {
   const Status status = keygen(file);
   if (!status.ok()) {
     tell_error(status.message());
-    return status.code() == StatusCode::kUnavailable ? kExitRuntime : kExitUsage;
+    return exit_code_of(status);
   }
   std::printf("%s: keep it secret\n%s.pub: give it to the other end\n", file.c_str(), file.c_str());
   return kExitOk;

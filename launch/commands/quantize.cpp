@@ -13,6 +13,7 @@
 #include "base/program/temporary_file.h"
 #include "comm/cores.h"
 #include "requests/output.h"
+#include "transformer/files/gguf_file.h"
 #include "transformer/files/json_file.h"
 #include "transformer/files/quantized_file.h"
 #include "transformer/files/unused_tensors.h"
@@ -44,6 +45,11 @@ Status quantize(const QuantizeOptions& o) {
   std::error_code error;
   if (fs::exists(to, error))
     return invalid_argument(fmt::format("--output {}: exists already; name a new directory", o.output));
+  if (is_gguf_path(from))
+    return unsupported(fmt::format(
+        "--model {}: a GGUF file has codes of its own and is not quantised again; give the directory of the "
+        "original model, or serve the file as it is",
+        o.model));
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(from));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(from));
   RETURN_IF_ERROR(unused_tensors(files, config).status());  // what is unused is copied
@@ -86,7 +92,7 @@ int run_quantize(const QuantizeOptions& options) {
   const Status status = quantize(options);
   if (status.ok()) return kExitOk;
   tell_error(status.message());
-  return status.code() == StatusCode::kUnavailable ? kExitRuntime : kExitUsage;
+  return exit_code_of(status);
 }
 
 }  // namespace outrider

@@ -31,6 +31,13 @@ TEST(CurveKeys, FilesArePrivateAndNeverOverwritten) {
   EXPECT_EQ(read_public_keys(file).value(), std::vector<std::string>{keys.public_key});
   chmod(file.c_str(), 0644);
   EXPECT_NE(read_curve_keys(file).status().message().find("chmod 600"), std::string::npos);
+  // As Kubernetes mounts a secret: for a group of this process, which nobody may write.
+  for (const auto& [mode, is_private] :
+       {std::pair{0440, true}, {0400, true}, {0640, false}, {0444, false}, {0460, false}}) {
+    chmod(file.c_str(), static_cast<mode_t>(mode));
+    EXPECT_EQ(read_curve_keys(file).ok(), is_private) << std::oct << mode;
+  }
+  chmod(file.c_str(), 0600);
   // The key that others are given, which they may read.
   ASSERT_TRUE(write_curve_keys(directory / "public", {.public_key = keys.public_key, .secret_key = {}}).ok());
   const std::string wrong = read_curve_keys(directory / "public").status().message();

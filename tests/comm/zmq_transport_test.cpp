@@ -77,6 +77,51 @@ TEST(ZmqTransport, DropsAndCountsGarbage) {
   EXPECT_FALSE(server.transport->receive(Clock::now() + 10ms));
 }
 
+TEST(ZmqTransport, NamesAndIPv6AddressesAreAddresses) {
+  for (const char* endpoint : {"tcp://localhost:*", "tcp://[::1]:*"}) {
+    auto server = make_zmq_server(endpoint, {.cluster = kCluster});
+    if (!server.ok() && server.status().message().find("no such address") != std::string::npos) continue;
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    std::string at = (*server)->endpoint();
+    if (at.starts_with("tcp://127.0.0.1:")) at.replace(6, 9, "localhost");
+    const auto client = make_zmq_client(at, {.cluster = kCluster});
+    ASSERT_TRUE(client.ok()) << at << ": " << client.status().message();
+    ASSERT_TRUE((*client)->send(kCoordinatorPeer, Heartbeat{Generation(7)}).ok());
+    EXPECT_EQ(expect<Heartbeat>(**server).generation.value(), 7u);
+  }
+}
+
+TEST(ZmqTransport, WhatKeepsAConnectionAwayIsNamed) {
+  const auto unknown = make_zmq_client("tcp://no-such-host.invalid:7000", {.connect_timeout = 5000ms});
+  EXPECT_EQ(unknown.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(unknown.status().message().find("host name no-such-host.invalid is not known"), std::string::npos)
+      << unknown.status().message();
+  Server server;
+  const auto taken = make_zmq_server(server.transport->endpoint());
+  EXPECT_EQ(taken.status().code(), StatusCode::kUnavailable) << taken.status().message();
+  EXPECT_NE(taken.status().message().find("something else listens at this port"), std::string::npos);
+}
+
+TEST(ZmqTransport, AWrongServerKeyDoesNotLookLikeAnAbsentServer) {
+  const CurveKeyPair own = make_curve_key_pair().value(), mine = make_curve_key_pair().value();
+  CurveKeys server_keys;
+  server_keys.own = own;
+  server_keys.allowed = {mine.public_key};
+  const auto server = make_zmq_server("tcp://127.0.0.1:*", {.cluster = kCluster, .curve = server_keys});
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  CurveKeys client_keys;
+  client_keys.own = mine;
+  client_keys.server = make_curve_key_pair().value().public_key;
+  const auto wrong = make_zmq_client((*server)->endpoint(),
+                                     {.cluster = kCluster, .curve = client_keys, .connect_timeout = 300ms});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.status().message().find("--server-key"), std::string::npos) << wrong.status().message();
+  const auto plain = make_zmq_client((*server)->endpoint(), {.cluster = kCluster, .connect_timeout = 300ms});
+  ASSERT_FALSE(plain.ok());
+  EXPECT_NE(plain.status().message().find("does the run use keys"), std::string::npos)
+      << plain.status().message();
+}
+
 TEST(ZmqTransport, DropsAndCountsRepeats) {
   Server server;
   Stranger stranger(server.transport->endpoint());
@@ -414,7 +459,7 @@ TEST(ZmqTransport, BindsLoopbackUnlessToldOtherwise) {
   EXPECT_TRUE(make_zmq_server("tcp://0.0.0.0:*", {.allow_remote = true}).ok());
   const auto first = make_zmq_server("tcp://127.0.0.1:*").value();
   const auto second = make_zmq_server(first->endpoint());
-  EXPECT_EQ(second.status().code(), StatusCode::kInvalidArgument);  // in use
+  EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);  // in use
 }
 
 TEST(ZmqTransport, AClientWithoutServerGivesUp) {

@@ -2,6 +2,7 @@
 // and the remedy, nothing on standard output and no file left behind.
 #include <gtest/gtest.h>
 
+#include "comm/transport.h"
 #include "tests/support/program.h"
 
 namespace outrider::testing {
@@ -321,6 +322,29 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{
             "huge", "{\"prompt\": \"" + std::string(5 << 20, 'a') + "\"}", {"longer than 4194304 bytes"}}}),
     [](const auto& test) { return test.param.name; });
+
+TEST(BadInput, LogLevelsAreTakenInAnyCaseAndNonsenseIsRefused) {
+  expect_refused(outrider_program({"doctor"}, {.env = {{"OUTRIDER_LOG", "loud"}}}),
+                 {"OUTRIDER_LOG=loud", "warning"});
+  EXPECT_EQ(outrider_program({"doctor"}, {.env = {{"OUTRIDER_LOG", "WARN"}}}).code, 0);
+}
+
+TEST(BadInput, AGgufFileIsNotQuantised) {
+  const TemporaryDirectory dir;
+  expect_refused(
+      outrider_program({"quantize", "--model", dir.write("m.gguf", "GGUF"), "--output", dir / "q"}),
+      {"m.gguf", "GGUF", "original model"});
+}
+
+// The same flags may work later.
+TEST(BadInput, ATakenPortIsNoBadFlag) {
+  const auto taken = make_zmq_server("tcp://127.0.0.1:*").value();
+  const Outcome run = generate({"--prompt", "x", "-n", "2", "--listen", taken->endpoint()}, {.limit = kSoon});
+  EXPECT_EQ(run.code, 3) << run.describe();
+  EXPECT_NE(run.err.find("--listen: endpoint " + taken->endpoint() + ": something else listens"),
+            std::string::npos)
+      << run.describe();
+}
 
 }  // namespace
 }  // namespace outrider::testing
