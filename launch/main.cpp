@@ -78,10 +78,11 @@ constexpr const char* kServeExamples =
   curl http://127.0.0.1:8000/metrics    counters for Prometheus
   outrider serve --model TARGET --host 0.0.0.0 --api-key-file key.txt    clients send Authorization: Bearer KEY
   mpirun -n 4 outrider serve --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...
-      To drain, signal the coordinator's process, or give mpirun --mca odls_base_sigkill_timeout SECONDS:
-      it kills its ranks one second after a signal of its own.
+      To drain, send SIGTERM to the process of rank 0, whose number is told at the start. mpirun ends with code 1
+      when it is signalled itself, and kills its ranks a second later.
 Flags under Requests are what a request gets that does not say.
-Exit codes: 0 after SIGTERM or SIGINT, 2 bad flag or file, 3 the port is taken, or a rank failed.)";
+Exit codes: 0 after SIGTERM or SIGINT (under mpirun: to the process of rank 0), 2 bad flag or file, 3 a resource is
+taken or used up, as the port, or a rank failed.)";
 
 // A standard stream that is closed would give its number to the next file that is opened, and text would go
 // there. Read-only for standard output: writing to it stays an error, which is told.

@@ -1,5 +1,7 @@
 #include "serve/engine_run.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -75,6 +77,11 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
                                     run.engine.callbacks(), run.files.trace.empty() ? nullptr : &trace));
   const int waits_for =
       cluster.pool.listen.empty() ? workers : cluster.pool.wait_for_draft_workers.value_or(workers);
+  if (mpi && !cluster.quiet)
+    std::fprintf(
+        stderr,
+        "outrider: SIGTERM to process %d (rank 0) drains and ends the job; mpirun kills its ranks instead\n",
+        static_cast<int>(getpid()));
   if (cluster.targets_join())
     run.engine.wait_for("waits for a target group, or draft workers, to join (--listen-targets)");
   const Status ready = wait_until_ready(
