@@ -37,7 +37,9 @@ double bits_of_code(const QuantScheme& s) {
   const double scale = s.scale == ScaleType::kNested || s.scale == ScaleType::kPowerOfTwo ? 8
                        : s.scale == ScaleType::kFloat32                                   ? 32
                                                                                           : 16;
-  const double zero = s.zero_type == ZeroType::kConstant ? 0 : 8;
+  const double zero = s.zero_type == ZeroType::kConstant                                   ? 0
+                      : s.zero_type == ZeroType::kMinimum && s.scale != ScaleType::kNested ? 16
+                                                                                           : 8;
   const double outer = s.scale != ScaleType::kNested ? 0 : s.zero_type == ZeroType::kMinimum ? 32 : 16;
   const auto group = static_cast<double>(s.group);
   return static_cast<double>(code_bits(s.code)) + (scale + zero) / group +

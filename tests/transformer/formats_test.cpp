@@ -436,7 +436,7 @@ class SyntheticCodes final : public CodedMatrix {
             .zero = scheme_.zero_type == ZeroType::kStored ? static_cast<int32_t>((row + group) % 13)
                                                            : scheme_.zero,
             .minimum = of_outer * 0x1p-6f,
-            .minimum_code = static_cast<int32_t>((row + group) % 60)};
+            .minimum_code = nested ? static_cast<int32_t>((row + group) % 60) : 1};
   }
 };
 
@@ -501,6 +501,15 @@ std::vector<QuantScheme> schemes_of_every_kind() {
                            .groups_together = scale == ScaleType::kNested ? 4 : 1});
   schemes.push_back(
       {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 2});
+  for (const CodeType code : {CodeType::kUnsigned4, CodeType::kUnsigned8})
+    schemes.push_back(
+        {.code = code, .zero_type = ZeroType::kMinimum, .scale = ScaleType::kFloat16, .group = 32});
+  schemes.push_back({.code = CodeType::kUnsigned8,
+                     .zero_type = ZeroType::kMinimum,
+                     .scale = ScaleType::kNested,
+                     .group = 16,
+                     .groups_together = 4});
+  schemes.push_back({.code = CodeType::kE2m1, .scale = ScaleType::kFloat16, .group = 16});
   schemes.push_back({.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32});
   schemes.push_back({.code = CodeType::kE4m3, .group = 7});
   return schemes;

@@ -92,7 +92,7 @@ TEST(GgufFile, WrongFilesSaySo) {
   expect_error_of(Gguf().tensor("a", {uint64_t{1} << 40, 1 << 20}, 0, 32).file(), "absurd");
   expect_error_of(Gguf().tensor("a", {8, 0}, 0, 32).file(), "absurd");
   expect_error_of(Gguf().tensor("a", {48}, 8, 32).file(), "no whole blocks of Q8_0");
-  expect_error_of(Gguf().tensor("a", {256}, 13, 200).file(), "a is Q5_K; supported are");
+  expect_error_of(Gguf().tensor("a", {256}, 15, 200).file(), "a is Q8_K; supported are");
   expect_error_of(Gguf().tensor("a", {256}, 99, 200).file(), "of type 99");
   expect_error_of(Gguf().number("general.alignment", 3).tensor("a", {8}, 0, 32).file(), "power of two");
 }

@@ -1,19 +1,29 @@
-// Matrices of GGUF blocks as codes. Of a block, little endian, with fp16 numbers d and m:
-//   Q8_0  32  d, 32 x int8                             d * q
-//   Q4_0  32  d, 16 bytes: low halves 0..15, then high  d * (q - 8)
-//   Q4_K 256  d, m, 12 bytes of 6-bit scales and minima of eight groups of 32, 128 bytes: of every 32 the low
-//             halves are one group, the high ones the next      d * scale * q - m * minimum
-//   Q6_K 256  128 bytes of low halves, 64 of upper two bits, int8 scales of sixteen groups of 16, d
-//                                                       d * scale * (q - 32)
+// Tensor types of GGUF: one table of what llama.cpp writes, and what becomes of each here. A block holds the
+// codes of neighbouring columns of a row and the numbers that they share; the layouts are in gguf_codes.cpp.
+// Codes stay in 4 bits where they have 4 bits or fewer and are whole numbers, and are bytes elsewhere. Types
+// whose codes name entries of a codebook (IQ1 to IQ4) become the entries' integers while a file is loaded.
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
 
 #include "transformer/files/coded_matrix.h"
 
 namespace outrider {
 
-constexpr bool is_gguf_block(Dtype dtype) { return dtype >= Dtype::kQ8_0; }
+struct GgufType {
+  uint32_t number;  // of enum ggml_type
+  Dtype dtype;
+  QuantScheme scheme;  // of a matrix of such blocks
+  // Codes of a whole block, a byte each.
+  void (*codes)(const uint8_t* block, uint8_t* to);
+  GroupNumbers (*group)(const uint8_t* block, int64_t group);  // numbered within the block
+};
+
+std::span<const GgufType> gguf_block_types();
+
+constexpr bool is_gguf_block(Dtype dtype) { return dtype >= Dtype::kQ4_0; }
 
 // The tensor is a matrix of such blocks.
 std::shared_ptr<const CodedMatrix> gguf_codes(const TensorInfo& tensor);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/printable.h"
+#include "transformer/files/gguf_codes.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -16,49 +17,65 @@ constexpr uint64_t kMostTensors = 1'000'000, kMostKeys = 100'000, kMostDimension
 constexpr uint64_t kLongestName = 1000, kLargestExtent = uint64_t{1} << 40;
 
 // Numbers of value types in files.
-enum GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kText, kArray, kU64, kI64, kF64 };
+enum GgufValueType : uint32_t {
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kText,
+  kArray,
+  kU64,
+  kI64,
+  kF64
+};
 constexpr std::array<size_t, 13> kValueBytes{1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
 struct TensorType {
-  uint32_t number;
   std::string_view name;
   std::optional<Dtype> dtype;  // nothing: not read
 };
-// Numbers of enum ggml_type.
-constexpr std::array kTensorTypes = std::to_array<TensorType>({
-    {0, "F32", Dtype::kF32},
-    {1, "F16", Dtype::kF16},
-    {2, "Q4_0", Dtype::kQ4_0},
-    {3, "Q4_1", {}},
-    {6, "Q5_0", {}},
-    {7, "Q5_1", {}},
-    {8, "Q8_0", Dtype::kQ8_0},
-    {9, "Q8_1", {}},
-    {10, "Q2_K", {}},
-    {11, "Q3_K", {}},
-    {12, "Q4_K", Dtype::kQ4K},
-    {13, "Q5_K", {}},
-    {14, "Q6_K", Dtype::kQ6K},
-    {15, "Q8_K", {}},
-    {16, "IQ2_XXS", {}},
-    {17, "IQ2_XS", {}},
-    {18, "IQ3_XXS", {}},
-    {19, "IQ1_S", {}},
-    {20, "IQ4_NL", {}},
-    {21, "IQ3_S", {}},
-    {22, "IQ2_S", {}},
-    {23, "IQ4_XS", {}},
-    {24, "I8", {}},
-    {25, "I16", {}},
-    {26, "I32", {}},
-    {27, "I64", {}},
-    {28, "F64", {}},
-    {29, "IQ1_M", {}},
-    {30, "BF16", Dtype::kBF16},
-    {34, "TQ1_0", {}},
-    {35, "TQ2_0", {}},
-    {39, "MXFP4", {}},
-});
+
+// Of enum ggml_type: numbers that are no blocks, what llama.cpp only computes with, and blocks.
+std::optional<TensorType> tensor_type(uint32_t number) {
+  switch (number) {
+    case 0:
+      return TensorType{"F32", Dtype::kF32};
+    case 1:
+      return TensorType{"F16", Dtype::kF16};
+    case 30:
+      return TensorType{"BF16", Dtype::kBF16};
+    case 9:
+      return TensorType{"Q8_1", {}};
+    case 15:
+      return TensorType{"Q8_K", {}};
+    case 24:
+      return TensorType{"I8", {}};
+    case 25:
+      return TensorType{"I16", {}};
+    case 26:
+      return TensorType{"I32", {}};
+    case 27:
+      return TensorType{"I64", {}};
+    case 28:
+      return TensorType{"F64", {}};
+    case 41:
+      return TensorType{"Q1_0", {}};
+    default:
+      for (const GgufType& type : gguf_block_types())
+        if (type.number == number) return TensorType{dtype_name(type.dtype), type.dtype};
+      return {};
+  }
+}
+
+std::string supported_tensor_types() {
+  std::string names = "F32, F16, BF16";
+  for (const GgufType& type : gguf_block_types()) names += fmt::format(", {}", dtype_name(type.dtype));
+  return names;
+}
 
 class GgufReader {
  public:
@@ -192,12 +209,11 @@ Result<TensorInfo> GgufReader::tensor_info() {
     tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(extent));
   }
   ASSIGN_OR_RETURN(const uint32_t type, number<uint32_t>());
-  const auto known = std::find_if(kTensorTypes.begin(), kTensorTypes.end(),
-                                  [&](const TensorType& t) { return t.number == type; });
-  if (known == kTensorTypes.end() || !known->dtype)
-    return unsupported(
-        fmt::format("{}: {} is {}; supported are F32, F16, BF16, Q8_0, Q4_0, Q4_K and Q6_K", name_, what,
-                    known == kTensorTypes.end() ? fmt::format("of type {}", type) : known->name));
+  const std::optional<TensorType> known = tensor_type(type);
+  if (!known || !known->dtype)
+    return unsupported(fmt::format("{}: {} is {}; supported are {}", name_, what,
+                                   known ? std::string(known->name) : fmt::format("of type {}", type),
+                                   supported_tensor_types()));
   tensor.dtype = *known->dtype;
   const DtypeBlock block = dtype_block(tensor.dtype);
   if (tensor.shape.back() % block.elements != 0)

@@ -1,7 +1,7 @@
 // How a published checkpoint holds a matrix as codes: data, understood by whatever reads, packs or multiplies
 // it. A group of columns of a row shares numbers (GroupNumbers), and a weight is, in fp32,
 //   (number(code) - zero) * scale             with a constant or a stored zero
-//   number(code) * scale - minimum            with a minimum (K-quants of GGUF)
+//   number(code) * scale - minimum            with a minimum (Q4_1, Q5_1 and K types of GGUF)
 // Every product but the first form's with an fp32 scale is exact, so that fused and plain arithmetic agree.
 #pragma once
 
@@ -22,7 +22,7 @@ enum class CodeType : uint8_t {
 enum class ZeroType : uint8_t {
   kConstant,  // QuantScheme::zero for the whole matrix: what stands for 0
   kStored,    // a whole number in [0, 255] for each row and group
-  kMinimum,   // nested like the scale
+  kMinimum,   // nested where the scale is, else an fp16 number for each row and group, with a scale in fp16
 };
 
 enum class ScaleType : uint8_t {
@@ -62,12 +62,12 @@ constexpr uint8_t code_of_power(float power) {
   return static_cast<uint8_t>(std::bit_cast<uint32_t>(power) >> 23 & 255);
 }
 
-// What the columns of one group of one row share. Nested numbers are fp16 numbers, exactly.
+// What the columns of one group of one row share. Nested numbers and minima are fp16 numbers, exactly.
 struct GroupNumbers {
   float scale = 0;         // nested: of all groups together, times scale_code
   int32_t scale_code = 1;  // nested only
   int32_t zero = 0;        // constant or stored
-  float minimum = 0;       // of all groups together, times minimum_code
+  float minimum = 0;       // of all groups together if nested, times minimum_code, which is 1 otherwise
   int32_t minimum_code = 0;
 };
 

@@ -123,6 +123,8 @@ HWY_INLINE V load_zeros(const CodeLayout& c, const std::byte* tile, const CodeLa
 }
 HWY_INLINE V load_minima(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run,
                          int64_t lane) {
+  if (c.scheme.scale != ScaleType::kNested)
+    return load_halves(tile + c.minima + 2 * (run.group * kTileColumns + lane));
   return hn::Mul(load_halves(tile + c.outer_minima + 2 * (run.outer * kTileColumns + lane)),
                  load_signed_bytes(tile + c.minima + run.group * kTileColumns + lane));
 }

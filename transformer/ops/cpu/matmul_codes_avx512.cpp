@@ -61,6 +61,7 @@ TARGET inline __m512 scales_of(const CodeLayout& c, const std::byte* tile, const
 }
 
 TARGET inline __m512 minima_of(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run) {
+  if (c.scheme.scale != ScaleType::kNested) return halves_at(tile + c.minima + 2 * run.group * kTileColumns);
   return _mm512_mul_ps(halves_at(tile + c.outer_minima + 2 * run.outer * kTileColumns),
                        signed_bytes_at(tile + c.minima + run.group * kTileColumns));
 }

@@ -159,8 +159,12 @@ void pack_groups(const SourceRow& row, const CodeLayout& c, size_t lane, std::by
     }
     if (c.scheme.zero_type == ZeroType::kStored) put(c.zeros, i, static_cast<uint8_t>(g.zero));
     if (c.scheme.zero_type == ZeroType::kMinimum) {
-      put(c.minima, i, static_cast<int8_t>(g.minimum_code));
-      put(c.outer_minima, outer, half_of(g.minimum));
+      if (c.scheme.scale == ScaleType::kNested) {
+        put(c.minima, i, static_cast<int8_t>(g.minimum_code));
+        put(c.outer_minima, outer, half_of(g.minimum));
+      } else {
+        put(c.minima, i, half_of(g.minimum));
+      }
     }
   }
 }

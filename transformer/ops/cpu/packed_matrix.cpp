@@ -111,7 +111,7 @@ void PackedMatrix::plan_codes(const CodedColumns& columns) {
   c.scales = bytes_of(packed_k_);
   c.zeros = c.scales + kTileColumns * c.groups * scale_bytes;
   c.minima = c.zeros + (scheme.zero_type == ZeroType::kStored ? kTileColumns * c.groups : 0);
-  c.outer_scales = c.minima + (has_minima ? kTileColumns * c.groups : 0);
+  c.outer_scales = c.minima + (has_minima ? kTileColumns * c.groups * (is_nested ? 1 : 2) : 0);
   c.outer_minima = c.outer_scales + outer_bytes;
   c.end = c.outer_minima + (has_minima ? outer_bytes : 0);
 }
@@ -157,8 +157,9 @@ GroupNumbers group_numbers(const CodeLayout& c, const std::byte* tile, const Cod
   }
   if (c.scheme.zero_type == ZeroType::kStored) g.zero = read<uint8_t>(tile + c.zeros, at);
   if (c.scheme.zero_type == ZeroType::kMinimum) {
-    g.minimum = half(c.outer_minima, outer);
-    g.minimum_code = read<int8_t>(tile + c.minima, at);
+    const bool is_nested = c.scheme.scale == ScaleType::kNested;
+    g.minimum = is_nested ? half(c.outer_minima, outer) : half(c.minima, at);
+    g.minimum_code = is_nested ? read<int8_t>(tile + c.minima, at) : 1;
   }
   return g;
 }

@@ -85,7 +85,7 @@ struct CodeLayout {
   std::vector<int32_t> columns;
   int64_t first_group = 0, groups = 0;  // that these columns use, of the matrix in its file
   int64_t first_outer = 0, outers = 0;
-  // Offsets in a tile; scales are codes (int8) where nested.
+  // Offsets in a tile; scales and minima are codes (int8) where nested.
   int64_t scales = 0, zeros = 0, minima = 0, outer_scales = 0, outer_minima = 0, end = 0;
   // 4-bit codes: what each is multiplied as (its number less number_base), as bf16, twice.
   alignas(64) std::array<uint16_t, 32> numbers{};
