@@ -11,6 +11,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temporary_directory.h"
 #include "transformer/files/gguf_model.h"
+#include "transformer/files/gguf_parts.h"
 #include "transformer/files/model_config.h"
 
 namespace outrider {
@@ -141,16 +142,65 @@ TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByName) {
     EXPECT_NE(config.status().message().find("m.gguf"), std::string::npos) << config.status().message();
   };
   refused(llama().number("llama.surprise", 3), "llama.surprise");
-  refused(llama().number("llama.expert_count", 8), "llama.expert_count");
-  refused(llama().text("llama.rope.scaling.type", "yarn"), "llama.rope.scaling.type");
+  refused(llama().number("llama.expert_count", 8), "num_experts_per_tok");
+  refused(llama().text("llama.rope.scaling.type", "yarn"), "llama.rope.scaling.factor");
+  refused(llama().text("llama.rope.scaling.type", "ntk"), "llama.rope.scaling.type");
   refused(llama().number("llama.rope.dimension_count", 32), "llama.rope.dimension_count");
   refused(llama().number("split.count", 2), "split.count");
   refused(Gguf().text("general.architecture", "mamba"), "mamba");
   refused(Gguf().text("general.architecture", "llama"), "llama.embedding_length");
   refused(llama().tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
-  refused(llama().tensor("rope_freqs.weight", {32}, 0, 128), "rope_freqs.weight");
+  refused(llama().tensor("rope_freqs.weight", {16}, 0, 64), "rope_freqs.weight");
   EXPECT_TRUE(
       config_of(llama().number("llama.expert_count", 0).text("llama.rope.scaling.type", "none").file()).ok());
+}
+
+// Token 1 names an end by its text, token 3 is HTML.
+TEST(GgufConfig, TextsEndWithWhatKeysAndTextsName) {
+  const auto config = config_of(
+      llama()
+          .texts("tokenizer.ggml.tokens", {"a", "<|endoftext|>", "<end_of_turn>", "</s>", "b", "c", "d"})
+          .numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 3, 4, 1, 3, 3})
+          .file());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->eos, (std::vector<TokenId>{TokenId(5), TokenId(6), TokenId(1), TokenId(2)}));
+}
+
+Gguf part(uint32_t index, uint32_t count) {
+  return Gguf()
+      .add("split.no", 2, Gguf::bytes(static_cast<uint16_t>(index)))
+      .add("split.count", 2, Gguf::bytes(static_cast<uint16_t>(count)));
+}
+
+TEST(GgufParts, TheFirstOpensAll) {
+  const TemporaryDirectory directory;
+  const auto first = directory.write(
+      "m-00001-of-00002.gguf",
+      part(0, 2).text("k", "v").number("split.tensors.count", 2).tensor("a", {8}, 0, 32).file());
+  const auto second = directory.write("m-00002-of-00002.gguf", part(1, 2).tensor("b", {8}, 0, 32).file());
+  const auto parts = open_gguf(first);
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  EXPECT_EQ(parts->files.size(), 2u);
+  EXPECT_NE(parts->content.tensor("a"), nullptr);
+  ASSERT_NE(parts->content.tensor("b"), nullptr);
+  EXPECT_EQ(parts->content.tensor("b")->data.data() >= parts->files[1].bytes().data(), true);
+  EXPECT_NE(parts->content.find("k"), nullptr);
+
+  const auto refused = [](const std::filesystem::path& path, const std::string& words) {
+    const auto wrong = open_gguf(path);
+    ASSERT_FALSE(wrong.ok()) << words;
+    EXPECT_NE(wrong.status().message().find(words), std::string::npos) << wrong.status().message();
+  };
+  refused(second, "give the first, " + first.string());
+  refused(directory.write("other.gguf", part(0, 2).file()), "split.count");
+  directory.write("m-00002-of-00002.gguf", part(1, 2).tensor("a", {8}, 0, 32).file());
+  refused(first, "a tensor of another part: a");
+  directory.write("m-00002-of-00002.gguf", part(0, 2).tensor("b", {8}, 0, 32).file());
+  refused(first, "says that it is part 1 of 2");
+  directory.write("m-00002-of-00002.gguf", part(1, 2).file());
+  refused(first, "split.tensors.count");
+  std::filesystem::remove(second);
+  refused(first, "m-00002-of-00002.gguf");
 }
 
 // Llama 3.1's, as the converter writes them: the divisors of its frequencies.

@@ -1,5 +1,5 @@
 // A GGUF file in the words of a Hugging Face directory: its config.json, and tensors under the names that
-// they have there. Architectures llama (Mistral's files too), qwen2 and qwen3.
+// they have there. Architectures: gguf_architecture.h.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,21 +8,24 @@
 
 #include "base/status.h"
 #include "transformer/files/gguf_file.h"
+#include "transformer/files/gguf_keys.h"
 
 namespace outrider {
+
+// Tensors of the rotation, which the config says.
+inline constexpr const char *kGgufRopeFactors = "rope_freqs.weight",
+                            *kGgufShortFactors = "rope_factors_short.weight",
+                            *kGgufLongFactors = "rope_factors_long.weight";
 
 // `name` of the file stands in front of every message. Keys that could change what the model computes are
 // understood or refused by name.
 Result<nlohmann::json> gguf_config(const GgufContent& content, const std::string& name);
 
-// Rows of q and k of llama files are marked as lying in pairs (TensorInfo::paired_rows).
+// Rows of q and k that lie in pairs are marked (TensorInfo::paired_rows); tensors of all experts, of fused
+// projections and of all heads of latent attention become views of their parts.
 Result<std::vector<TensorInfo>> gguf_tensors(GgufContent content, const std::string& name);
 
-// The value as what it should be; nothing if the key is absent, an error if it is something else.
-Result<std::optional<int64_t>> gguf_integer(const GgufContent& content, std::string_view key,
-                                            const std::string& name);
-Result<std::optional<std::string>> gguf_text(const GgufContent& content, std::string_view key,
-                                             const std::string& name);
-const GgufArray* gguf_array(const GgufContent& content, std::string_view key);  // null: no array
+// Whether the file's norms hold 1 + weight, where the family multiplies by that.
+bool gguf_norms_hold_one(const GgufContent& content);
 
 }  // namespace outrider

@@ -42,8 +42,22 @@ Result<MlpSources> MlpMapper::dense_mlp(const std::string& prefix) const {
 Result<MlpSources> MlpMapper::expert(const std::string& prefix, int64_t index) const {
   const ExpertNames& names = *traits_.experts;
   const std::string own = fmt::format("{}{}.", prefix, index);
-  return mlp({own + std::string(names.gate), own + std::string(names.up), own + std::string(names.down)},
-             config_.experts->intermediate_size);
+  const int64_t size = config_.experts->intermediate_size;
+  if (!names.packed)
+    return mlp({own + std::string(names.gate), own + std::string(names.up), own + std::string(names.down)},
+               size);
+  const std::array<std::string, 3> projections{own + "gate_proj", own + "up_proj", own + "down_proj"};
+  ASSIGN_OR_RETURN(MlpSources to, mlp(projections, size));
+  if (!names.biases) return to;
+  const MlpCut cut(size, plan_.shard);
+  for (const std::string& name : {projections[0], projections[1]}) {
+    ASSIGN_OR_RETURN(TensorPart bias, parts_.vector(name + ".bias", size, cut.columns));
+    to.gate_up_bias.push_back(bias);
+  }
+  ASSIGN_OR_RETURN(TensorPart bias,
+                   parts_.vector(projections[2] + ".bias", config_.hidden_size, {0, config_.hidden_size}));
+  to.down_bias = {bias};
+  return to;
 }
 
 Result<TensorPart> MlpMapper::packed_matrix(const Packed& of, EveryOther every, IndexRange rows,
@@ -128,9 +142,10 @@ Result<ExpertSources> MlpMapper::mixture(const std::string& layer_prefix) const 
                                                           config.count, {0, config.count}));
     to.correction = {correction};
   }
+  const bool is_packed = names.packed && !files_.find(prefix + "experts.0.gate_proj.weight");
   for (int64_t i = 0; i < config.count; ++i) {
     ASSIGN_OR_RETURN(MlpSources sources,
-                     names.packed ? packed_expert(prefix + "experts.", i) : expert(prefix + "experts.", i));
+                     is_packed ? packed_expert(prefix + "experts.", i) : expert(prefix + "experts.", i));
     to.experts.push_back(std::move(sources));
   }
   if (names.has_shared) {

@@ -28,6 +28,7 @@ class MlpMapper {
  private:
   // gate, up, down: names of the projections; size: of the intermediate activations.
   Result<MlpSources> mlp(const std::array<std::string, 3>& names, int64_t size) const;
+  // One of the experts that have tensors of their own, as GGUF has those of every family.
   Result<MlpSources> expert(const std::string& prefix, int64_t index) const;
   // One of the experts that share tensors.
   struct Packed {

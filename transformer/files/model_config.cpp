@@ -11,6 +11,7 @@
 #include "transformer/files/config_limits.h"
 #include "transformer/files/family.h"
 #include "transformer/files/gguf_model.h"
+#include "transformer/files/gguf_parts.h"
 #include "transformer/files/json_file.h"
 #include "transformer/files/latent_config.h"
 #include "transformer/files/layer_config.h"
@@ -230,11 +231,16 @@ Status read_dtype(const JsonObject& config, ModelConfig& out) {
   return {};
 }
 
-Result<json> read_config_json(const std::filesystem::path& directory) {
+struct ConfigJson {
+  json root;
+  bool norms_hold_one = false;  // the file's norms are 1 + weight already
+};
+
+Result<ConfigJson> read_config_json(const std::filesystem::path& directory) {
   if (is_gguf_path(directory)) {
-    ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(directory));
-    ASSIGN_OR_RETURN(const GgufContent content, parse_gguf(file.bytes(), directory.string()));
-    return gguf_config(content, directory.string());
+    ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(directory));
+    ASSIGN_OR_RETURN(json root, gguf_config(parts.content, directory.string()));
+    return ConfigJson{std::move(root), gguf_norms_hold_one(parts.content)};
   }
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error))
@@ -244,7 +250,8 @@ Result<json> read_config_json(const std::filesystem::path& directory) {
   if (!root.ok() && root.status().code() == StatusCode::kNotFound)
     return not_found((directory / "config.json").string() +
                      ": no such file; give the directory of a Hugging Face model, or a .gguf file");
-  return root;
+  if (!root.ok()) return root.status();
+  return ConfigJson{std::move(root).value()};
 }
 
 }  // namespace
@@ -300,10 +307,10 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
 }
 
 Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
-  ASSIGN_OR_RETURN(const json root, read_config_json(model_directory));
+  ASSIGN_OR_RETURN(const ConfigJson read, read_config_json(model_directory));
   const std::filesystem::path file =
       is_gguf_path(model_directory) ? model_directory : model_directory / "config.json";
-  ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(root, file.string()));
+  ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(read.root, file.string()));
   if (config.has("draft_vocab_size"))
     return config.refused(
         "draft_vocab_size",
@@ -311,6 +318,7 @@ Result<ModelConfig> read_model_config(const std::filesystem::path& model_directo
         "--draft-model DIR --drafter eagle3");
   ASSIGN_OR_RETURN(const ModelFamily family, read_family(config));
   ASSIGN_OR_RETURN(ModelConfig out, read_layer_config(config, family));
+  if (read.norms_hold_one) out.norm_adds_one = false;
   RETURN_IF_ERROR(read_special_ids(config, model_directory, out));
   return out;
 }

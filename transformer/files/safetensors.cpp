@@ -17,6 +17,7 @@
 
 #include "base/threads.h"
 #include "transformer/files/gguf_model.h"
+#include "transformer/files/gguf_parts.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -206,11 +207,13 @@ Result<TensorFiles> TensorFiles::open(const std::filesystem::path& model_directo
   std::error_code error;
   TensorFiles out;
   if (is_gguf_path(model_directory)) {
-    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(model_directory));
-    ASSIGN_OR_RETURN(GgufContent content, parse_gguf(file.bytes(), model_directory.string()));
+    ASSIGN_OR_RETURN(GgufParts parts, open_gguf(model_directory));
     ASSIGN_OR_RETURN(std::vector<TensorInfo> tensors,
-                     gguf_tensors(std::move(content), model_directory.string()));
-    out.files_.push_back(SafetensorsFile(std::move(file), std::move(tensors)));
+                     gguf_tensors(std::move(parts.content), model_directory.string()));
+    // The first file names the tensors of all parts, and the others stay mapped beside it.
+    for (MappedFile& file : parts.files)
+      out.files_.push_back(SafetensorsFile(
+          std::move(file), out.files_.empty() ? std::move(tensors) : std::vector<TensorInfo>()));
     for (const TensorInfo& tensor : out.files_.front().tensors())
       out.by_name_.emplace(tensor.name, Place{&tensor, 0});
   } else if (std::filesystem::exists(model_directory / "model.safetensors", error)) {

