@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
-#include "transformer/files/gguf_model.h"
+#include "transformer/files/gguf_keys.h"
+#include "transformer/files/gguf_parts.h"
+#include "transformer/tokenizer/gguf_pre_tokenizers.h"
 #include "transformer/tokenizer/loaders.h"
 #include "transformer/tokenizer/sentencepiece_model.h"
 #include "transformer/tokenizer/tokenizer_config.h"
@@ -41,28 +43,24 @@ Result<GgufVocabulary> vocabulary_of(const GgufContent& content, const std::stri
   return out;
 }
 
-// Patterns that cut text into words, by the names that llama.cpp gives tokenizers.
-Result<json> pre_tokenizer_of(const std::string& pre, const std::string& name) {
-  const json bytes{
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const auto split = [&](const char* digits) {
-    const std::string pattern = std::string("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|") +
-                                digits + "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-    const json words{
-        {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-    return json{{"type", "Sequence"}, {"pretokenizers", {words, bytes}}};
-  };
-  if (pre == "llama-bpe" || pre == "llama3") return split("\\p{N}{1,3}");
-  if (pre == "qwen2") return split("\\p{N}");
-  json gpt2 = bytes;
-  gpt2["use_regex"] = true;
-  if (pre == "gpt-2") return gpt2;
-  if (pre == "smollm")
-    return json{{"type", "Sequence"},
-                {"pretokenizers", {json{{"type", "Digits"}, {"individual_digits", true}}, gpt2}}};
+// As a tokenizer.json has it.
+json pre_tokenizer_of(const GgufPreTokenizer& pre) {
+  json steps = json::array();
+  for (const char* pattern : pre.patterns)
+    steps.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  steps.push_back(
+      {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
+  return json{{"type", "Sequence"}, {"pretokenizers", steps}};
+}
+
+Result<const GgufPreTokenizer*> pre_tokenizer_named(const std::string& pre, const std::string& name) {
+  if (const GgufPreTokenizer* known = find_gguf_pre_tokenizer(pre)) return known;
+  std::string names;
+  for (const GgufPreTokenizer& known : gguf_pre_tokenizers())
+    names += (names.empty() ? "" : ", ") + std::string(known.name);
   return unsupported(
-      fmt::format("{}: tokenizer.ggml.pre is {}; supported are llama-bpe, qwen2, gpt-2 and smollm", name,
-                  printable(pre)));
+      fmt::format("{}: tokenizer.ggml.pre is {}; supported are {}", name, printable(pre), names));
 }
 
 // What stands in front of every text, if the file says so.
@@ -90,7 +88,7 @@ Result<json> bpe_json(const GgufContent& content, const std::string& name) {
   if (!merges) return malformed(name + ": has no tokenizer.ggml.merges");
   ASSIGN_OR_RETURN(const std::optional<std::string> pre, gguf_text(content, "tokenizer.ggml.pre", name));
   if (!pre) return unsupported(name + ": has no tokenizer.ggml.pre; convert the model again");
-  const bool is_llama3 = *pre == "llama-bpe" || *pre == "llama3";
+  ASSIGN_OR_RETURN(const GgufPreTokenizer* known, pre_tokenizer_named(*pre, name));
   json vocabulary = json::object(), added = json::array();
   for (uint64_t id = 0; id < words.tokens->count; ++id) {
     const std::string token(words.tokens->texts[id]);
@@ -109,16 +107,16 @@ Result<json> bpe_json(const GgufContent& content, const std::string& name) {
   }
   json pairs = json::array();
   for (const std::string_view merge : merges->texts) pairs.push_back(std::string(merge));
-  ASSIGN_OR_RETURN(const json pre_tokenizer, pre_tokenizer_of(*pre, name));
-  ASSIGN_OR_RETURN(const json post_processor, post_processor_of(content, words, is_llama3, name));
+  ASSIGN_OR_RETURN(const json post_processor, post_processor_of(content, words, known->begins, name));
   return json{
       {"added_tokens", added},
-      {"normalizer", *pre == "qwen2" ? json{{"type", "NFC"}} : json()},
-      {"pre_tokenizer", pre_tokenizer},
+      {"normalizer", known->composes ? json{{"type", "NFC"}} : json()},
+      {"pre_tokenizer", pre_tokenizer_of(*known)},
       {"post_processor", post_processor},
       {"decoder",
        {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
-      {"model", {{"type", "BPE"}, {"ignore_merges", is_llama3}, {"vocab", vocabulary}, {"merges", pairs}}}};
+      {"model",
+       {{"type", "BPE"}, {"ignore_merges", known->ignore_merges}, {"vocab", vocabulary}, {"merges", pairs}}}};
 }
 
 Result<SentencePieceModel> sentencepiece_of(const GgufContent& content, const std::string& name) {
@@ -163,9 +161,9 @@ TokenizerConfig ends_of(const GgufContent& content, const GgufVocabulary& words,
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> load_gguf_tokenizer(const std::filesystem::path& file) {
-  ASSIGN_OR_RETURN(const MappedFile mapped, MappedFile::open(file));
+  ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(file));
+  const GgufContent& content = parts.content;
   const std::string name = file.string();
-  ASSIGN_OR_RETURN(const GgufContent content, parse_gguf(mapped.bytes(), name));
   ASSIGN_OR_RETURN(const std::optional<std::string> kind, gguf_text(content, "tokenizer.ggml.model", name));
   if (!kind) return not_found(name + ": carries no tokenizer (tokenizer.ggml.model)");
   if (*kind == "gpt2") {
@@ -181,9 +179,9 @@ Result<std::unique_ptr<Tokenizer>> load_gguf_tokenizer(const std::filesystem::pa
 }
 
 Result<GgufChat> read_gguf_chat(const std::filesystem::path& file) {
-  ASSIGN_OR_RETURN(const MappedFile mapped, MappedFile::open(file));
+  ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(file));
+  const GgufContent& content = parts.content;
   const std::string name = file.string();
-  ASSIGN_OR_RETURN(const GgufContent content, parse_gguf(mapped.bytes(), name));
   ASSIGN_OR_RETURN(const GgufVocabulary words, vocabulary_of(content, name));
   ASSIGN_OR_RETURN(const std::optional<std::string> source,
                    gguf_text(content, "tokenizer.chat_template", name));
