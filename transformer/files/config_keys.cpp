@@ -59,6 +59,7 @@ constexpr std::array kHarmless = std::to_array<std::string_view>({
     "_commit_hash",
     "_flash_attn_2_enabled",
     "_from_model_config",
+    "_model_name_or_path",  // of models that transformers read from GGUF
     "_name_or_path",
     "attention_dropout",
     "attn_implementation",
