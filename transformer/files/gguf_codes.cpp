@@ -48,8 +48,14 @@ void codes_q4_1(const uint8_t* block, uint8_t* to) { halves_of_16(block + 4, to)
 // same.
 void codes_of_5_bits(const uint8_t* bytes, uint8_t* to) {
   halves_of_16(bytes + 4, to);
-  const uint32_t fifth = long_at(bytes);
-  for (int i = 0; i < 32; ++i) to[i] = byte_of(to[i] | (fifth >> i & 1) << 4);
+  for (int i = 0; i < 4; ++i, to += 8) {  // bit j of a byte is the fifth of byte j of eight codes
+    constexpr uint64_t kEach = 0x0101010101010101, kOwnBit = 0x8040201008040201;
+    const uint64_t own = bytes[i] * kEach & kOwnBit;
+    uint64_t eight;
+    std::memcpy(&eight, to, sizeof eight);
+    eight |= ((own + 0x7f * kEach) & (0x80 * kEach)) >> 3;
+    std::memcpy(to, &eight, sizeof eight);
+  }
 }
 void codes_q5_0(const uint8_t* block, uint8_t* to) { codes_of_5_bits(block + 2, to); }
 void codes_q5_1(const uint8_t* block, uint8_t* to) { codes_of_5_bits(block + 4, to); }
@@ -373,12 +379,13 @@ class BlockCodes final : public CodedMatrix {
         tensor_(tensor),
         type_(block_type(tensor.dtype)),
         block_(dtype_block(tensor.dtype)),
-        groups_of_block_(block_.elements / scheme_.group) {}
+        block_shift_(std::countr_zero(static_cast<uint64_t>(block_.elements))),
+        group_shift_(std::countr_zero(static_cast<uint64_t>(scheme_.group))) {}
 
   void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
-    for (size_t i = 0; i < to.size();) {
-      const int64_t column = begin + static_cast<int64_t>(i), first = column % block_.elements;
-      const uint8_t* block = block_at(row, column);
+    const uint8_t* block = block_at(row, begin);
+    int64_t first = begin & (block_.elements - 1);
+    for (size_t i = 0; i < to.size(); block += block_.bytes, first = 0) {
       const size_t count = std::min(to.size() - i, static_cast<size_t>(block_.elements - first));
       if (count == static_cast<size_t>(block_.elements)) {
         type_.codes(block, to.data() + i);
@@ -392,19 +399,20 @@ class BlockCodes final : public CodedMatrix {
   }
 
   GroupNumbers group(int64_t row, int64_t group) const override {
-    return type_.group(block_at(row, group * scheme_.group), group % groups_of_block_);
+    const int64_t groups_of_block = int64_t{1} << (block_shift_ - group_shift_);
+    return type_.group(block_at(row, group << group_shift_), group & (groups_of_block - 1));
   }
 
  private:
   const uint8_t* block_at(int64_t row, int64_t column) const {
     return reinterpret_cast<const uint8_t*>(tensor_.data.data()) +
-           (stored_row(tensor_, row) * (k_ / block_.elements) + column / block_.elements) * block_.bytes;
+           (stored_row(tensor_, row) * (k_ >> block_shift_) + (column >> block_shift_)) * block_.bytes;
   }
 
   const TensorInfo& tensor_;
   const GgufType& type_;
   const DtypeBlock block_;
-  const int64_t groups_of_block_;
+  const int block_shift_, group_shift_;  // of their columns, which are powers of two
 };
 
 }  // namespace
