@@ -182,12 +182,8 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
                         "its head reads states that this target does not tell; give both ends the same "
                         "--drafter and --draft-model, and the target --head-place worker or auto",
                         turn);
-  if (Status status = WorkerPool::check(hello, target.model(), tokenizer_); !status.ok()) {
-    ++totals_.hellos_refused;
-    return turn.send(
-        peer,
-        Welcome{.accepted = false, .reason = status.message(), .target = target.model(), .eos_ids = {}});
-  }
+  if (Status status = WorkerPool::check(hello, target.model(), tokenizer_); !status.ok())
+    return refuse_hello(peer, status.message(), turn);
   if (pool_.is_full())
     return refuse_hello(peer, fmt::format("there are {} draft workers already", pool_.size()), turn);
   DrafterKind kind = 0;

@@ -59,16 +59,7 @@ DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOpti
               .max_context = std::max(options_.info.max_context, drafter.max_context()),
               .state_width = options_.state_width} {}
 
-// The coordinator has only its target's vocabulary, and refuses a longer one with the fingerprint of its own.
-static bool begins_like_target(const Message& answer, const DraftWorkerOptions& options) {
-  const auto* welcome = std::get_if<Welcome>(&answer);
-  if (!welcome || welcome->accepted || !options.knows_vocabulary) return false;
-  const uint64_t target = welcome->target.vocabulary_fingerprint;
-  return target != 0 && target != options.info.vocabulary_fingerprint && options.knows_vocabulary(target);
-}
-
-Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& asked) {
-  DraftWorkerOptions options = asked;
+Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options) {
   RETURN_IF_ERROR(say_hello(transport, options));
   MovingDeadline deadline(Clock::now() + options.join_timeout);
   auto next_beat = Clock::now() + options.heartbeat;
@@ -81,12 +72,6 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
     }
     auto incoming = transport.receive(std::min(deadline.next_look(), Clock::now() + kLook));
     if (!incoming) continue;
-    if (begins_like_target(incoming->message, options)) {
-      options.info.vocabulary_fingerprint =
-          std::get<Welcome>(incoming->message).target.vocabulary_fingerprint;
-      RETURN_IF_ERROR(say_hello(transport, options));
-      continue;
-    }
     if (auto answer = answer_in(incoming->message)) return std::move(*answer);
   }
   return not_answered(options);

@@ -27,11 +27,8 @@ struct DraftWorkerOptions {
   uint64_t process = 0;                             // for Hello
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
-  SliceSender* slices = nullptr;              // to the target's ranks; null: q travels with the draft
-  std::function<bool()> asked_to_leave = {};  // looked at between two pieces of work; empty: never
-  // Whether the drafter's vocabulary begins with the one of this fingerprint, which is shorter: the ids that
-  // both have mean the same. Empty: it cannot be told.
-  std::function<bool(uint64_t)> knows_vocabulary = {};
+  SliceSender* slices = nullptr;                  // to the target's ranks; null: q travels with the draft
+  std::function<bool()> asked_to_leave = {};      // looked at between two pieces of work; empty: never
   std::function<Clock::time_point()> clock = {};  // empty: Clock::now; deadlines of the transport are of it
 };
 

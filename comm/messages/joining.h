@@ -71,7 +71,7 @@ struct Hello {
 struct Welcome {
   bool accepted = false;
   std::string reason;
-  ModelInfo target;              // drafts stay inside its vocabulary (of a refusal, if that is why), ...
+  ModelInfo target;              // only when accepted: drafts stay inside its vocabulary ...
   std::vector<TokenId> eos_ids;  // ... and end at one of these
   SliceDoors slices;
 };

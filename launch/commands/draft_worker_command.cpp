@@ -104,10 +104,7 @@ class JoinedWorker {
         .successors = settings_.run.models.reads_successors(),
         .finds_text = settings_.run.models.finds_text(),
         .join_timeout = kJoinTimeout,
-        .asked_to_leave = asked_to_leave,
-        .knows_vocabulary = [this](uint64_t fingerprint) {
-          return prepared_.tokenizer && begins_with_vocabulary(*prepared_.tokenizer, fingerprint);
-        }};
+        .asked_to_leave = asked_to_leave};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
     if (!welcome) return {};
     *joined = true;

@@ -14,6 +14,7 @@
 #include "toy_target.h"
 #include "toy_tokenizer.h"
 #include "toy_worker.h"
+#include "transformer/tokenizer/vocabulary.h"
 
 namespace outrider {
 namespace {
@@ -316,6 +317,20 @@ TEST_F(CoordinatorLoop, AForeignVocabularyIsRefused) {
     EXPECT_EQ(coordinator_->wait_for_peers(1, Clock::now() + milliseconds(50)).code(),
               StatusCode::kDeadlineExceeded);
   EXPECT_EQ(coordinator_->totals().hellos_refused, 1);
+  const SequenceId id = coordinator_->submit(request(1));
+  ASSERT_TRUE(coordinator_->run().ok());
+  EXPECT_EQ(ids_[id], plain(1));
+}
+
+// A draft model may lack the target's last tokens.
+TEST_F(CoordinatorLoop, TheBeginningOfTheVocabularyIsEnough) {
+  uint64_t beginning = 0;
+  for (int32_t id = 0; id < kToyVocab / 2; ++id)
+    beginning = extend_vocabulary_hash(beginning, TokenId(id), tokenizer_.token(TokenId(id)));
+  start();
+  add_target();
+  add_worker(1'000'000, beginning);
+  ASSERT_TRUE(coordinator_->wait_for_peers(1, Clock::now() + std::chrono::seconds(20)).ok());
   const SequenceId id = coordinator_->submit(request(1));
   ASSERT_TRUE(coordinator_->run().ok());
   EXPECT_EQ(ids_[id], plain(1));

@@ -72,6 +72,10 @@ TEST(Fit, AFileOfTheBenchBecomesCostsOfTheSimulator) {
   fill_json(fit, out);
   const MeasuredCosts costs = measured_costs(dir.write("costs.json", out.dump())).value();
   EXPECT_NEAR(costs.job.target.seconds(4, 0), 0.0044, 1e-9);
+  // The report itself says the same.
+  const auto at_once = measured_costs(dir.write("report.json", bench_report().dump()));
+  ASSERT_TRUE(at_once.ok()) << at_once.status().message();
+  EXPECT_EQ(at_once->job.target.seconds(4, 0), costs.job.target.seconds(4, 0));
   EXPECT_NEAR(costs.job.draft.seconds(1, 0), 3e-4, 1e-9);
   EXPECT_NEAR(costs.job.draft_link.delay_s, 5e-5, 1e-12);
   ASSERT_FALSE(costs.sources.empty());

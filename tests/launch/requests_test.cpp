@@ -244,6 +244,24 @@ TEST_F(Requests, ResumedOutputIsThatOfOneRun) {
   EXPECT_EQ(again.out, expected) << "nothing is left to do";
 }
 
+// What a run left of the same --output is a part of that once it is whole, unless it holds other results,
+// too.
+TEST_F(Requests, AResumedPartialIsRemovedAndNotWarnedOf) {
+  const std::string file = dir_.write("in.jsonl", mixed_requests()), output = dir_ / "out.jsonl";
+  ASSERT_TRUE(generate({"--prompts", file, "--output", output, "--quiet"}).succeeded());
+  const std::string expected = read_file(output), left = output + ".123.partial";
+  for (const bool has_others : {false, true}) {
+    std::filesystem::remove(output);
+    write_file(left, first_lines(expected, 3));
+    const std::string asked =
+        has_others ? dir_.write("less.jsonl", first_lines(mixed_requests(), 2)) : dir_.path() / "in.jsonl";
+    const Outcome resumed = generate({"--prompts", asked, "--resume", left, "--output", output});
+    ASSERT_TRUE(resumed.succeeded()) << resumed.describe();
+    EXPECT_EQ(resumed.err.find("keeps what another run"), std::string::npos) << resumed.describe();
+    EXPECT_EQ(std::filesystem::exists(left), has_others);
+  }
+}
+
 TEST_F(Requests, ResumingTakesOnlyWhatIsTheSameRequest) {
   const json asked{{"prompt", "One day"}, {"max_tokens", 6}, {"seed", 5}, {"temperature", 0.9}};
   const std::string left = dir_ / "left.jsonl", file = dir_ / "other.jsonl";
