@@ -14,6 +14,7 @@
 #include "base/text_hash.h"
 #include "base/threads.h"
 #include "transformer/files/gguf_file.h"
+#include "transformer/files/gguf_parts.h"
 #include "transformer/files/safetensors.h"
 
 namespace outrider {
@@ -99,7 +100,8 @@ uint64_t fingerprint_of_config(const std::filesystem::path& directory) {
 Result<uint64_t> identity_of_weights(const std::filesystem::path& directory) {
   std::set<std::string> paths;
   if (is_gguf_path(directory)) {
-    paths.insert(directory.string());
+    ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(directory));
+    for (const MappedFile& file : parts.files) paths.insert(file.path().string());
   } else {
     ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
     for (const std::string_view name : files.names()) paths.insert(files.file_of(name));
@@ -123,8 +125,8 @@ Result<uint64_t> weights_sum(const std::filesystem::path& directory, int part, i
     return sum_of(chunks, static_cast<size_t>(part), static_cast<size_t>(parts), threads);
   };
   if (is_gguf_path(directory)) {
-    ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(directory));
-    add_chunks(chunks, file.bytes(), 0);
+    ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(directory));
+    for (size_t i = 0; i < parts.files.size(); ++i) add_chunks(chunks, parts.files[i].bytes(), i);
     return sum();
   }
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));

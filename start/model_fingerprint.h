@@ -22,7 +22,7 @@ uint64_t fingerprint_of_config(const std::filesystem::path& directory);
 Result<uint64_t> identity_of_weights(const std::filesystem::path& directory);
 
 // Of `parts` that share the work, the `part`-th; the sum of all parts, modulo 2^64, covers every byte of
-// every tensor (and of a whole GGUF file). Reads with so many threads, and gives the pages back.
+// every tensor (and of all parts of a GGUF file). Reads with so many threads, and gives the pages back.
 Result<uint64_t> weights_sum(const std::filesystem::path& directory, int part, int parts, int threads);
 
 // Covers every byte of the weights, config.json and `salt`.
