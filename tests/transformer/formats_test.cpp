@@ -109,28 +109,35 @@ TEST_P(PublishedFormat, DequantisedRowsAreThoseOfItsPackage) {
   EXPECT_GE(checked, GetParam() == "gguf-qwen2-halves" ? 0 : 6);
 }
 
+// What inputs lose by their format, as a share of the logits of a tiny random model.
+constexpr std::pair<ActivationFormat, double> kActivations[]{{ActivationFormat::kBFloat16, 0.02},
+                                                             {ActivationFormat::kInt8, 0.06}};
+
 TEST_P(PublishedFormat, LogitsAreThoseOfTheDequantisedModel) {
   auto single = make_single_collectives();
+  const SafetensorsFile goldens = golden();
   for (const std::string& isa : available_isas()) {
     ASSERT_TRUE(pin_isa(isa).ok());
-    auto model = testing::load_or_die(
-        path(), {.threads = 2, .bytes_per_thread = 1, .kv = ModelOptions::Kv::kFloat32}, *single);
-    const SafetensorsFile goldens = golden();
-    for (int i = 0; i < 3; ++i) {
-      const TensorInfo* ids = goldens.find("input_ids." + std::to_string(i));
-      std::vector<int32_t> raw(ids->data.size() / 4);
-      std::memcpy(raw.data(), ids->data.data(), ids->data.size());
-      const auto expected = floats_of(*goldens.find("logits." + std::to_string(i)));
-      const auto got = logits_in_chunks(*model, std::vector<TokenId>(raw.begin(), raw.end()), 64);
-      ASSERT_EQ(got.size(), expected.size());
-      // Numbers are exact, but inputs of codes are rounded to bf16.
-      if (!Opened(path()).coded().empty()) {
-        EXPECT_LT(testing::relative_difference(got, expected), 0.02) << isa;
-        continue;
+    for (const auto& [activations, lost] : kActivations) {
+      auto model = testing::load_or_die(
+          path(),
+          {.threads = 2, .bytes_per_thread = 1, .kv = ModelOptions::Kv::kFloat32, .activations = activations},
+          *single);
+      for (int i = 0; i < 3; ++i) {
+        const TensorInfo* ids = goldens.find("input_ids." + std::to_string(i));
+        std::vector<int32_t> raw(ids->data.size() / 4);
+        std::memcpy(raw.data(), ids->data.data(), ids->data.size());
+        const auto expected = floats_of(*goldens.find("logits." + std::to_string(i)));
+        const auto got = logits_in_chunks(*model, std::vector<TokenId>(raw.begin(), raw.end()), 64);
+        ASSERT_EQ(got.size(), expected.size());
+        if (!Opened(path()).coded().empty()) {
+          EXPECT_LT(testing::relative_difference(got, expected), lost) << isa;
+          continue;
+        }
+        float worst = 0;
+        for (size_t j = 0; j < got.size(); ++j) worst = std::max(worst, std::abs(got[j] - expected[j]));
+        EXPECT_LT(worst, Opened(path()).rounds() ? 0.3f : 5e-4f) << isa;
       }
-      float worst = 0;
-      for (size_t j = 0; j < got.size(); ++j) worst = std::max(worst, std::abs(got[j] - expected[j]));
-      EXPECT_LT(worst, Opened(path()).rounds() ? 0.3f : 5e-4f) << isa;
     }
   }
   ASSERT_TRUE(pin_isa(available_isas().front()).ok());
@@ -231,7 +238,10 @@ TEST_P(PublishedFormat, RoundingInputsIsAllThatSetsItApartFromItsNumbersInFp32) 
   auto single = make_single_collectives();
   for (const std::string& isa : available_isas()) {
     ASSERT_TRUE(pin_isa(isa).ok());
-    const ModelOptions options{.threads = 2, .bytes_per_thread = 1, .kv = ModelOptions::Kv::kFloat32};
+    const ModelOptions options{.threads = 2,
+                               .bytes_per_thread = 1,
+                               .kv = ModelOptions::Kv::kFloat32,
+                               .activations = ActivationFormat::kBFloat16};
     auto packed = testing::load_or_die(codes, options, *single);
     auto numbers = testing::load_or_die(plain, options, *single);
     const auto ids = random_ids(40, packed->config().vocab_size, 3);
@@ -557,6 +567,108 @@ TEST(CodeKernels, ComputeWhatIsStatedOnEveryInstructionSetWithFma) {
                   << static_cast<int>(scheme.code) << " zero " << static_cast<int>(scheme.zero_type)
                   << " scale " << static_cast<int>(scheme.scale) << " leaves " << leaves.size() << " ordered "
                   << ordered;
+            }
+          }
+        }
+      }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// The same of inputs that are quantised to int8: runs of at most 32 columns of a group, each with a scale of
+// its own.
+float add_int8_run(float sum, const SyntheticCodes& coded, int64_t row, int64_t group,
+                   std::span<const int64_t> columns, std::span<const float> x, int64_t first) {
+  float largest = 0;
+  for (const int64_t c : columns) largest = std::max(largest, std::abs(x[static_cast<size_t>(c)]));
+  const float unit = largest > 0 ? 127 / largest : 0, scale = largest / 127;
+  const QuantScheme& scheme = coded.scheme();
+  const GroupNumbers g = coded.group(row, group);
+  int32_t dot = 0, integers = 0;
+  for (const int64_t c : columns) {
+    uint8_t code = 0;
+    coded.read_codes(row, first + c, {&code, 1});
+    const auto q = static_cast<int32_t>(std::nearbyint(x[static_cast<size_t>(c)] * unit));
+    dot += code * q;
+    integers += q;
+  }
+  const bool has_minima = scheme.zero_type == ZeroType::kMinimum;
+  if (!has_minima) dot -= g.zero * integers;
+  const float weight_scale = g.scale * static_cast<float>(g.scale_code);
+  sum = std::fma(static_cast<float>(dot), weight_scale * scale, sum);
+  if (has_minima)
+    sum = std::fma(-(g.minimum * static_cast<float>(g.minimum_code)), scale * static_cast<float>(integers),
+                   sum);
+  return sum;
+}
+
+float stated_int8_product(const SyntheticCodes& coded, int64_t row, int64_t first,
+                          const std::vector<int64_t>& leaves, std::span<const float> x) {
+  std::vector<float> sums;
+  int64_t begin = 0;
+  for (const int64_t end : leaves) {
+    std::map<int64_t, std::vector<int64_t>> groups;
+    for (; begin < end; ++begin) groups[coded.group_of(first + begin)].push_back(begin);
+    sums.push_back(0);
+    for (const auto& [group, columns] : groups)
+      for (size_t i = 0; i < columns.size(); i += kActivationGroup)
+        sums.back() = add_int8_run(
+            sums.back(), coded, row, group,
+            std::span(columns).subspan(i, std::min<size_t>(kActivationGroup, columns.size() - i)), x, first);
+  }
+  for (; sums.size() > 1; sums.resize(sums.size() / 2))
+    for (size_t i = 0; i < sums.size() / 2; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
+  return sums.front();
+}
+
+TEST(CodeKernels, WithInt8InputsComputeWhatIsStatedOnEveryInstructionSetWithFma) {
+  constexpr int64_t kRows = 37, kColumns = 200, kInputs = 17;
+  const std::vector<std::vector<int64_t>> cuts{{kColumns}, {20, 40, 60, 60, 130, 142, 198, kColumns}};
+  ThreadPool pool(2);
+  MatmulScratch scratch;
+  Buffer<float> x(kInputs * 208);
+  for (int64_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 37 % 101) - 50) * 0.01f;
+  std::vector<QuantScheme> schemes;
+  for (QuantScheme scheme : schemes_of_every_kind()) {
+    if (!takes_int8_inputs(scheme.code)) continue;
+    schemes.push_back(scheme);
+    if (scheme.scale == ScaleType::kNested) continue;
+    scheme.group = 100;  // several runs
+    schemes.push_back(scheme);
+  }
+  for (const QuantScheme& scheme : schemes)
+    for (const auto& leaves : cuts)
+      for (const bool ordered : {false, true}) {
+        if (ordered && scheme.scale == ScaleType::kNested) continue;  // no format has both
+        const auto coded = std::make_shared<SyntheticCodes>(scheme, kRows + 3, kColumns + 40, ordered);
+        const TensorInfo nothing;
+        const TensorPart part{
+            .tensor = &nothing, .rows = {3, 3 + kRows}, .columns = {40, 40 + kColumns}, .coded = coded};
+        const PackedMatrix codes =
+            pack_matrix({{part}, leaves}, WeightType::kCodes, pool, ActivationFormat::kInt8);
+        std::vector<float> packed(kColumns), stored(kColumns), expected;
+        for (int64_t row = 0; row < kRows; ++row) {
+          codes.copy_row(row, packed);
+          coded->read_weights(row + 3, 40, stored);
+          ASSERT_EQ(packed, stored) << row;
+        }
+        for (int64_t m = 0; m < kInputs; ++m)
+          for (int64_t row = 0; row < kRows; ++row)
+            expected.push_back(
+                stated_int8_product(*coded, row + 3, 40, leaves, {x.data() + m * 208, kColumns}));
+        for (const std::string& isa : available_isas()) {
+          ASSERT_TRUE(pin_isa(isa).ok());
+          for (const int64_t m : {1, 2, 3, 4, 7, 17}) {
+            Buffer<float> out(m * 48);
+            const TensorView<const float, 2> in(x.data(), {m, kColumns}, {208, 1});
+            matmul(pool, scratch, in, codes, TensorView<float, 2>(out.data(), {m, kRows}, {48, 1}));
+            for (int64_t i = 0; i < m * kRows; ++i) {
+              const float got = out[i / kRows * 48 + i % kRows], want = expected[static_cast<size_t>(i)];
+              const float off = isa == "scalar" ? 1e-4f * (1 + std::abs(want)) : 0;  // it has no fma
+              ASSERT_LE(std::abs(got - want), off)
+                  << isa << " rows " << m << " output " << i << ": " << got << " " << want << " code "
+                  << static_cast<int>(scheme.code) << " zero " << static_cast<int>(scheme.zero_type)
+                  << " scale " << static_cast<int>(scheme.scale) << " group " << scheme.group << " leaves "
+                  << leaves.size() << " ordered " << ordered;
             }
           }
         }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "transformer/ops/quant_scheme.h"
 
 namespace outrider {
 
@@ -23,5 +24,8 @@ constexpr bool is_quantized(WeightFormat format) {
 // An error names the flag.
 Result<WeightFormat> parse_weight_format(const std::string& flag, const std::string& name);
 const char* weight_format_name(WeightFormat format);
+
+// --activation-format: auto, int8 or bf16. auto: int8, wherever weights are codes that are whole numbers.
+Result<ActivationFormat> parse_activation_format(const std::string& name);
 
 }  // namespace outrider

@@ -79,7 +79,8 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
   const ShardPlan plan(config, options.shard);
   auto loaders = std::make_unique<ThreadPool>(options.threads);
   ASSIGN_OR_RETURN(Weights weights,
-                   load_weights(files, config, plan, {options.weight_format, options.progress}, *loaders));
+                   load_weights(files, config, plan,
+                                {options.weight_format, options.activations, options.progress}, *loaders));
   loaders.reset();
   const int64_t kv_blocks =
       kv_blocks_for(options.kv_tokens > 0 ? options.kv_tokens : planned_positions(config, options));

@@ -52,6 +52,8 @@ struct ModelOptions {
   int64_t kv_tokens = 0;  // capacity of the cache in tokens, over all sequences; 0: one longest sequence
   enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
   WeightFormat weight_format = WeightFormat::kAuto;
+  // Inputs of products with published codes, on the CPU; codes that are no whole numbers take bf16.
+  ActivationFormat activations = ActivationFormat::kBFloat16;
   std::optional<TokenId> stand_in;  // EmbeddedIds: a draft's, whose target may have more tokens
   // Ascending layers of which the input, the residual stream, is kept for every token beside its keys and
   // values; num_layers: the output of the last one.

@@ -59,7 +59,7 @@ Result<WeightType> Packer::type_of(MatrixKind kind, const MatrixSource& source) 
 
 Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source) {
   ASSIGN_OR_RETURN(const WeightType type, type_of(kind, source));
-  PackedMatrix packed = pack_matrix(source, type, pool_);
+  PackedMatrix packed = pack_matrix(source, type, pool_, options_.activations);
   advance(source.bytes());
   return packed;
 }
@@ -201,11 +201,13 @@ void release(const TensorPart& part) {
 }
 
 PackedMatrix pack_parts(std::span<const TensorPart> parts, WeightType type,
-                        const std::vector<int64_t>& leaves, ThreadPool& pool) {
+                        const std::vector<int64_t>& leaves, ThreadPool& pool, ActivationFormat activations) {
   int64_t n = 0;
   for (const TensorPart& part : parts) n += part.rows.size();
   const TensorPart& one = parts.front();
+  if (one.coded && !takes_int8_inputs(one.coded->scheme().code)) activations = ActivationFormat::kBFloat16;
   PackedMatrix to = type == WeightType::kCodes ? PackedMatrix(CodedColumns{.scheme = one.coded->scheme(),
+                                                                           .activations = activations,
                                                                            .first = one.columns.begin,
                                                                            .order = one.coded->order(),
                                                                            .groups = one.coded->groups()},
@@ -229,11 +231,12 @@ PackedMatrix pack_parts(std::span<const TensorPart> parts, WeightType type,
 
 }  // namespace
 
-PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool) {
+PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool,
+                         ActivationFormat activations) {
   std::vector<int64_t> leaves = source.leaf_ends;
   if (leaves.empty()) leaves = {source.k()};
   const std::span<const TensorPart> parts = source.parts;
-  if (type != WeightType::kCodes) return pack_parts(parts, type, leaves, pool);
+  if (type != WeightType::kCodes) return pack_parts(parts, type, leaves, pool, activations);
   std::optional<PackedMatrix> whole;
   for (size_t i = 0, end; i < parts.size(); i = end) {
     for (end = i + 1; end < parts.size() && packs_alike(parts[i], parts[end]);) ++end;
@@ -241,7 +244,7 @@ PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool
                            : parts[i].tensor->dtype == Dtype::kBF16 ? WeightType::kBFloat16
                            : is_fp16(parts[i])                      ? WeightType::kFloat16
                                                                     : WeightType::kFloat32;
-    PackedMatrix some = pack_parts(parts.subspan(i, end - i), own, leaves, pool);
+    PackedMatrix some = pack_parts(parts.subspan(i, end - i), own, leaves, pool, activations);
     if (whole)
       whole->stack(std::move(some));
     else

@@ -95,11 +95,14 @@ const char* weight_type_name(WeightType type);  // "int8"
 SourceRow source_row(const TensorPart& part, int64_t row);
 
 // A mapped matrix, packed for the kernels. Its pages are given back. As kCodes every part is packed by its
-// own scheme, and parts of numbers as bf16 or fp32.
-PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool);
+// own scheme, for inputs in `activations` where there are such products, and parts of numbers as bf16 or
+// fp32.
+PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool,
+                         ActivationFormat activations = ActivationFormat::kBFloat16);
 
 struct WeightOptions {
   WeightFormat format = WeightFormat::kAuto;
+  ActivationFormat activations = ActivationFormat::kBFloat16;
   LoadProgress progress;
 };
 

@@ -43,6 +43,18 @@ struct QuantScheme {
   bool operator==(const QuantScheme&) const = default;
 };
 
+// The form of the inputs that a product of codes reads.
+enum class ActivationFormat : uint8_t {
+  kBFloat16,  // rounded to bf16
+  kInt8,      // quantised to int8, one scale for each row and group of at most kActivationGroup columns
+};
+constexpr int64_t kActivationGroup = 32;
+
+// Whether products with int8 inputs exist: codes are whole numbers.
+constexpr bool takes_int8_inputs(CodeType type) {
+  return type == CodeType::kUnsigned4 || type == CodeType::kUnsigned8;
+}
+
 constexpr int64_t code_bits(CodeType type) {
   return type == CodeType::kUnsigned4 || type == CodeType::kE2m1 ? 4 : 8;
 }

@@ -27,12 +27,14 @@ struct MatmulScratch {
   Buffer<uint32_t> words;
   Buffer<float> scales;
   Buffer<int32_t> offsets;
+  Buffer<float> sums;
 };
 
 // out[m, n] = sum over k of x[m, k] * weight[n, k], leaf by leaf, leaves added in one balanced tree.
 // x [M, k], out [M, n]. With bf16 weights x is rounded to bf16 first; with int8 or int4 weights to int8, one
-// scale per row and group of columns. With codes of published checkpoints x is rounded to bf16, and each run
-// of columns that share a scale is summed before it is scaled (matmul_codes.cpp says the order).
+// scale per row and group of columns. With codes of published checkpoints x is rounded to bf16 or quantised
+// to int8, as the matrix was packed for, and each run of columns that share a scale is summed before it is
+// scaled (matmul_codes.cpp and matmul_codes_int8.cpp say the order).
 void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
             const PackedMatrix& weight, TensorView<float, 2> out);
 

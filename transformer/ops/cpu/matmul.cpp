@@ -94,7 +94,8 @@ void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance)
               .input_offsets = job.inputs.offsets.data() + group,
               .codes = codes,
               .runs = codes ? codes->runs.data() + first_run : nullptr,
-              .run_count = codes ? codes->first_run[l + 1] - first_run : 0});
+              .run_count = codes ? codes->first_run[l + 1] - first_run : 0,
+              .input_sums = job.inputs.sums.data() + (codes ? group : 0)});
       if (job.by_leaf) {
         store(tree.next(), behind);
         behind += w.own_n();
@@ -139,12 +140,21 @@ void prepare_inputs(ThreadPool& pool, MatmulScratch& to, TensorView<const float,
     const auto runs = static_cast<int64_t>(codes->runs.size());
     reserve(to.scales, x.extent(0) * runs);
     const int64_t elements = blocks.size * weight.packed_k() / std::max<int64_t>(1, runs);
-    pool.parallel_for(
-        blocks.count * runs, kMinimumInputs / std::max<int64_t>(1, elements) + 1,
-        [&](int64_t begin, int64_t end) {
-          const FlushSubnormals flush;
-          lay_out_code_inputs(x, weight, {begin, end}, blocks, layout, {to.words.data(), to.scales.data()});
-        });
+    const int64_t grain = kMinimumInputs / std::max<int64_t>(1, elements) + 1;
+    if (codes->activations == ActivationFormat::kInt8) {
+      reserve(to.offsets, x.extent(0) * runs);
+      reserve(to.sums, x.extent(0) * runs);
+      const QuantizedCodeInputs quantized{to.words.data(), to.scales.data(), to.offsets.data(),
+                                          to.sums.data()};
+      pool.parallel_for(blocks.count * runs, grain, [&](int64_t begin, int64_t end) {
+        quantize_code_inputs(x, weight, {begin, end}, blocks, quantized);
+      });
+      return;
+    }
+    pool.parallel_for(blocks.count * runs, grain, [&](int64_t begin, int64_t end) {
+      const FlushSubnormals flush;
+      lay_out_code_inputs(x, weight, {begin, end}, blocks, layout, {to.words.data(), to.scales.data()});
+    });
     return;
   }
   reserve(to.scales, x.extent(0) * groups);
@@ -192,7 +202,10 @@ bool has_fast_dot_product() {
 
 }  // namespace
 
-const KernelSet& code_kernels(const QuantScheme& scheme) {
+const KernelSet& code_kernels(const CodeLayout& codes) {
+  const QuantScheme& scheme = codes.scheme;
+  if (codes.activations == ActivationFormat::kInt8)
+    return isa_has_avx512_vnni() ? avx512_vnni_code_kernels(scheme) : highway_int8_code_kernels(scheme);
   const bool is_float = scheme.code == CodeType::kE4m3 || scheme.code == CodeType::kE2m1;
   CHECK(!is_float || scheme.zero_type != ZeroType::kConstant || scheme.zero == 0, "floats with a zero of {}",
         scheme.zero);
@@ -214,7 +227,7 @@ const KernelSet& kernel_set(WeightType type, int64_t rows) {
 namespace {
 
 const KernelSet& kernels_of(const PackedMatrix& weight, int64_t rows) {
-  return weight.codes() ? code_kernels(weight.codes()->scheme) : kernel_set(weight.type(), rows);
+  return weight.codes() ? code_kernels(*weight.codes()) : kernel_set(weight.type(), rows);
 }
 
 void multiply(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,

@@ -15,6 +15,7 @@
 
 #include <utility>
 
+#include "transformer/ops/cpu/code_groups-inl.h"
 #include "transformer/ops/cpu/matmul_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,12 +23,6 @@ namespace outrider {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-using F = hn::CappedTag<float, 16>;
-using U = hn::RebindToUnsigned<F>;
-using I = hn::RebindToSigned<F>;
-using V = hn::Vec<F>;
-constexpr int64_t kLanes = hn::MaxLanes(F());
-constexpr int kVectors = kTileColumns / kLanes;
 constexpr int kMaxRows = kLanes >= 16 ? 8 : kLanes >= 8 ? 4 : 1;
 // With few rows one tile's sums wait for each other.
 constexpr int streams_of(int rows) { return kLanes < 16 ? 1 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
@@ -68,65 +63,6 @@ HWY_INLINE V numbers_of(hn::Vec<U> code, V base) {
     return numbers_of_e2m1(code);
   else
     return hn::Sub(hn::ConvertTo(F(), hn::BitCast(I(), code)), base);
-}
-
-HWY_INLINE V load_halves(const std::byte* at) {
-  const hn::Rebind<hwy::float16_t, F> f16;
-  return hn::PromoteTo(F(), hn::LoadU(f16, reinterpret_cast<const hwy::float16_t*>(at)));
-}
-HWY_INLINE V load_bf16(const std::byte* at) {
-  const hn::Rebind<uint16_t, F> u16;
-  return hn::BitCast(
-      F(), hn::ShiftLeft<16>(hn::PromoteTo(U(), hn::LoadU(u16, reinterpret_cast<const uint16_t*>(at)))));
-}
-HWY_INLINE V load_signed_bytes(const std::byte* at) {
-  const hn::Rebind<int8_t, F> i8;
-  return hn::ConvertTo(F(), hn::PromoteTo(I(), hn::LoadU(i8, reinterpret_cast<const int8_t*>(at))));
-}
-HWY_INLINE V load_bytes(const std::byte* at) {
-  const hn::Rebind<uint8_t, F> u8;
-  return hn::ConvertTo(F(), hn::PromoteTo(I(), hn::LoadU(u8, reinterpret_cast<const uint8_t*>(at))));
-}
-
-HWY_INLINE V load_powers(const std::byte* at) {
-  const U u;
-  const hn::Rebind<uint8_t, F> u8;
-  const auto code = hn::PromoteTo(u, hn::LoadU(u8, reinterpret_cast<const uint8_t*>(at)));
-  const auto finite =
-      hn::IfThenElse(hn::Eq(code, hn::Zero(u)), hn::Set(u, 0x00400000u), hn::ShiftLeft<23>(code));
-  return hn::BitCast(F(), hn::IfThenElse(hn::Eq(code, hn::Set(u, 255)), hn::Set(u, 0x7fc00000u), finite));
-}
-
-HWY_INLINE V load_scales(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run,
-                         int64_t lane) {
-  const int64_t at = run.group * kTileColumns + lane, outer = run.outer * kTileColumns + lane;
-  switch (c.scheme.scale) {
-    case ScaleType::kFloat32:
-      return hn::LoadU(F(), reinterpret_cast<const float*>(tile + c.scales) + at);
-    case ScaleType::kBFloat16:
-      return load_bf16(tile + c.scales + 2 * at);
-    case ScaleType::kFloat16:
-      return load_halves(tile + c.scales + 2 * at);
-    case ScaleType::kPowerOfTwo:
-      return load_powers(tile + c.scales + at);
-    case ScaleType::kNested:
-      break;
-  }
-  return hn::Mul(load_halves(tile + c.outer_scales + 2 * outer), load_signed_bytes(tile + c.scales + at));
-}
-
-// What is taken from the sum of a run, times the sum of its inputs.
-HWY_INLINE V load_zeros(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run,
-                        int64_t lane) {
-  return hn::Sub(load_bytes(tile + c.zeros + run.group * kTileColumns + lane),
-                 hn::Set(F(), static_cast<float>(c.number_base())));
-}
-HWY_INLINE V load_minima(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run,
-                         int64_t lane) {
-  if (c.scheme.scale != ScaleType::kNested)
-    return load_halves(tile + c.minima + 2 * (run.group * kTileColumns + lane));
-  return hn::Mul(load_halves(tile + c.outer_minima + 2 * (run.outer * kTileColumns + lane)),
-                 load_signed_bytes(tile + c.minima + run.group * kTileColumns + lane));
 }
 
 // One pair of columns of one vector of outputs: `word` has the even column's code in its lowest bits, the odd

@@ -173,6 +173,32 @@ HWY_INLINE float quantize_group(const float* x, int64_t count, int8_t* integers,
   return largest / 127 + hn::GetLane(hn::SumOfLanes(f, poison));
 }
 
+void quantize_codes(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
+                    const RowBlocks& blocks, const QuantizedCodeInputs& to) {
+  const CodeLayout& codes = *weight.codes();
+  const auto runs = static_cast<int64_t>(codes.runs.size());
+  HWY_ALIGN float copy[kChunk];
+  HWY_ALIGN int8_t q[kMaxGroupColumns + kLanes];
+  for (int64_t item = items.begin; item < items.end; ++item) {
+    const int64_t block = item / runs, r = item % runs;
+    const int64_t first = blocks.first(block), rows = blocks.rows_of(block);
+    const CodeLayout::Run& run = codes.runs[static_cast<size_t>(r)];
+    uint32_t* const words = to.words + first * row_words(InputLayout::kBytes, weight.packed_k()) +
+                            input_words(InputLayout::kBytes, run.packed) * rows;
+    for (int64_t m = 0; m < rows; ++m) {
+      const float* from =
+          code_columns(x.data() + (first + m) * x.stride(0), weight, run.packed, run.columns, copy);
+      const int64_t at = first * runs + r * rows + m;
+      int32_t sum = 0;
+      const float scale = quantize_group(from, run.columns, q, sum);
+      to.scales[at] = scale;
+      to.integer_sums[at] = sum;
+      to.sums[at] = scale * static_cast<float>(sum);
+      for (int64_t i = 0; i < run.columns; i += 4) std::memcpy(words + i / 4 * rows + m, q + i, 4);
+    }
+  }
+}
+
 HWY_INLINE uint32_t two_shorts(int8_t low, int8_t high) {
   return static_cast<uint16_t>(low) | static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16;
 }
@@ -225,6 +251,7 @@ namespace outrider {
 HWY_EXPORT(lay_out);
 HWY_EXPORT(lay_out_codes);
 HWY_EXPORT(quantize_blocks);
+HWY_EXPORT(quantize_codes);
 
 void lay_out_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange columns,
                     const RowBlocks& blocks, InputLayout layout, uint32_t* words) {
@@ -239,6 +266,11 @@ void lay_out_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weigh
 void quantize_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange groups,
                      const RowBlocks& blocks, InputLayout layout, const QuantizedInputs& to) {
   HWY_DYNAMIC_DISPATCH(quantize_blocks)(x, weight, groups, blocks, layout, to);
+}
+
+void quantize_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
+                          const RowBlocks& blocks, const QuantizedCodeInputs& to) {
+  HWY_DYNAMIC_DISPATCH(quantize_codes)(x, weight, items, blocks, to);
 }
 
 }  // namespace outrider

@@ -45,4 +45,16 @@ struct CodeInputs {
 void lay_out_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
                          const RowBlocks& blocks, InputLayout layout, const CodeInputs& to);
 
+// The inputs of codes that take int8: every row is quantised over the columns of one run, scale = largest
+// magnitude / 127, and laid out as kBytes. Items and places as in lay_out_code_inputs(); integer_sums are the
+// sums of each run's integers, sums those times the scale.
+struct QuantizedCodeInputs {
+  uint32_t* words = nullptr;
+  float* scales = nullptr;
+  int32_t* integer_sums = nullptr;
+  float* sums = nullptr;
+};
+void quantize_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
+                          const RowBlocks& blocks, const QuantizedCodeInputs& to);
+
 }  // namespace outrider

@@ -62,6 +62,9 @@ struct LeafJob {
   const CodeLayout* codes = nullptr;
   const CodeLayout::Run* runs = nullptr;
   int64_t run_count = 0;
+  // Codes with int8 inputs only: input_scales and input_offsets are the scale and the sum of the integers of
+  // each run, these are their product. [run][R]
+  const float* input_sums = nullptr;
 };
 using LeafKernel = void (*)(const LeafJob&);
 
@@ -77,9 +80,11 @@ struct KernelSet {
 
 // For the instruction set in use.
 const KernelSet& kernel_set(WeightType type, int64_t rows);
-const KernelSet& code_kernels(const QuantScheme& scheme);  // of kCodes
+const KernelSet& code_kernels(const CodeLayout& codes);  // of kCodes
 
 const KernelSet& highway_code_kernels(const QuantScheme& scheme);
+const KernelSet& highway_int8_code_kernels(const QuantScheme& scheme);
+const KernelSet& avx512_vnni_code_kernels(const QuantScheme& scheme);  // only where isa_has_avx512_vnni()
 const KernelSet& avx512_bf16_code_kernels(const QuantScheme& scheme);  // only where isa_has_avx512_bf16()
 const KernelSet& highway_kernels(WeightType type);
 const KernelSet& highway_integer_kernels(WeightType type);

@@ -213,10 +213,30 @@ uint32_t word_of_nibbles(const uint8_t* codes) {
   return every_other(eight) | every_other(eight >> 8) << 16;
 }
 
+// Columns of a leaf for int8 inputs, of all rows side by side: lines of four columns of 8 bits, or of eight
+// of 4.
+void put_quads(std::span<const uint8_t> codes, size_t stride, size_t count, int64_t bits, std::byte* to) {
+  const size_t line = bits == 8 ? 4 : 8;
+  for (size_t i = 0; i < count; i += line)
+    for (size_t lane = 0; lane < kTileColumns; ++lane, to += sizeof(uint32_t)) {
+      const uint8_t* from = &codes[lane * stride + i];
+      uint32_t word;
+      std::memcpy(&word, from, sizeof word);
+      if (bits == 4) {
+        uint32_t high;
+        std::memcpy(&high, from + 4, sizeof high);
+        word |= high << 4;
+      }
+      std::memcpy(to, &word, sizeof word);
+    }
+}
+
 // Columns [begin, begin + count) of a leaf in a tile, of all rows side by side. codes: of row `lane` from
 // lane * stride on.
 void put_codes(const CodeLayout& c, std::span<const uint8_t> codes, size_t stride, size_t count,
                std::byte* to) {
+  if (c.activations == ActivationFormat::kInt8)
+    return put_quads(codes, stride, count, code_bits(c.scheme.code), to);
   if (code_bits(c.scheme.code) == 8) {
     for (size_t i = 0; i < count; i += 2)
       for (size_t lane = 0; lane < kTileColumns; ++lane, to += 2)

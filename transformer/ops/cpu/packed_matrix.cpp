@@ -48,6 +48,9 @@ PackedMatrix::PackedMatrix(const CodedColumns& columns, int64_t n, int64_t k,
                            const std::vector<int64_t>& leaf_ends)
     : type_(WeightType::kCodes), n_(n), k_(k), codes_(std::make_unique<CodeLayout>()) {
   codes_->scheme = columns.scheme;
+  codes_->activations = columns.activations;
+  CHECK(columns.activations == ActivationFormat::kBFloat16 || takes_int8_inputs(columns.scheme.code),
+        "int8 inputs for codes that are no whole numbers");
   add_leaves(leaf_ends, 1);
   plan_codes(columns);
   tile_bytes_ = round_up(codes_->end, kCacheLine);
@@ -58,6 +61,7 @@ PackedMatrix::PackedMatrix(const CodedColumns& columns, int64_t n, int64_t k,
 void PackedMatrix::add_runs(Leaf& leaf, const CodedColumns& columns) {
   CodeLayout& c = *codes_;
   const int64_t line = c.line_columns();
+  const size_t most = c.activations == ActivationFormat::kInt8 ? size_t{kActivationGroup} : SIZE_MAX;
   const auto group_of = [&](int64_t column) { return columns.group_of(column); };
   std::vector<int32_t> sorted(static_cast<size_t>(leaf.end - leaf.begin));
   std::iota(sorted.begin(), sorted.end(), static_cast<int32_t>(leaf.begin));
@@ -68,7 +72,7 @@ void PackedMatrix::add_runs(Leaf& leaf, const CodedColumns& columns) {
   c.first_run.push_back(static_cast<int64_t>(c.runs.size()));
   for (size_t i = 0, next; i < sorted.size(); i = next) {
     const int64_t group = group_of(sorted[i]);
-    for (next = i + 1; next < sorted.size() && group_of(sorted[next]) == group;) ++next;
+    for (next = i + 1; next < sorted.size() && next - i < most && group_of(sorted[next]) == group;) ++next;
     const auto count = static_cast<int64_t>(next - i), padded = round_up(count, line);
     c.runs.push_back({static_cast<int32_t>(packed_k_), static_cast<int32_t>(padded),
                       static_cast<int32_t>(group - c.first_group),
@@ -165,6 +169,13 @@ GroupNumbers group_numbers(const CodeLayout& c, const std::byte* tile, const Cod
 }
 
 uint8_t read_code(const CodeLayout& c, const std::byte* tile, int64_t packed_column, int64_t lane) {
+  if (c.activations == ActivationFormat::kInt8) {
+    const int64_t in_quad = packed_column % 4;
+    if (code_bits(c.scheme.code) == 8)
+      return read<uint8_t>(tile, (packed_column / 4 * kTileColumns + lane) * 4 + in_quad);
+    const uint8_t pair = read<uint8_t>(tile, (packed_column / 8 * kTileColumns + lane) * 4 + in_quad);
+    return packed_column % 8 < 4 ? pair & 15 : pair >> 4;
+  }
   if (code_bits(c.scheme.code) == 8)
     return read<uint8_t>(tile, (packed_column / 2 * kTileColumns + lane) * 2 + packed_column % 2);
   const uint32_t word = read<uint32_t>(tile, packed_column / 8 * kTileColumns + lane);

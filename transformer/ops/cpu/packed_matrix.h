@@ -13,6 +13,7 @@
 //   eight,
 //         bits 16 + 4i column 2i + 1. 8 bits: data[tile][k / 2][16][2] bytes. Columns are in the order of
 //         runs (CodeLayout), and behind them lies what groups of columns share
+//   codes for int8 inputs  4 bits: as int4, 8 bits: as int8, both without the constant added
 // Quantised formats are symmetric: a weight is integer * scale, one scale per output and group of columns.
 // Groups start anew at every leaf (shard.h), so that no scale depends on how leaves are spread over ranks.
 #pragma once
@@ -78,6 +79,7 @@ struct CodeLayout {
     int32_t group = 0, outer = 0;     // whose numbers they share; outer: the groups together
   };
   QuantScheme scheme;
+  ActivationFormat activations = ActivationFormat::kBFloat16;
   std::vector<Run> runs;           // of all leaves, in the order of their columns in a tile
   std::vector<int64_t> first_run;  // of each leaf, and the end
   // The matrix' column at every column of a tile, -1 where a run is filled up. Empty: the same, but for what
@@ -110,6 +112,7 @@ constexpr int shift_of_nibble(int64_t column) {
 // Columns of a matrix of codes that a PackedMatrix takes over: [first, first + k) of it.
 struct CodedColumns {
   QuantScheme scheme;
+  ActivationFormat activations = ActivationFormat::kBFloat16;  // kInt8 only if takes_int8_inputs()
   int64_t first = 0;
   std::span<const int32_t> order;  // of the whole matrix; empty: neighbours are grouped
   int64_t groups = 0;              // of the whole matrix
