@@ -46,9 +46,9 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammars(const Preparation& prepar
 Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,
                                                  const SpeculationSettings& speculation) {
   const bool on_host = parse_device(models.device)->kind == Device::Kind::kCpu;
-  const uint64_t numerics =
-      fingerprint_of_text(fmt::format("{} {} {} {} {}", isa_name(), models.weight_format, models.kv_dtype,
-                                      on_host ? "cpu" : "cuda", speculation.synthetic_acceptance));
+  const uint64_t numerics = fingerprint_of_text(
+      fmt::format("{} {} {} {} {} {}", isa_name(), models.weight_format, models.activation_format,
+                  models.kv_dtype, on_host ? "cpu" : "cuda", speculation.synthetic_acceptance));
   ASSIGN_OR_RETURN(const uint64_t model, fingerprint_of_model(models.model, numerics));
   return RequestFingerprints(model);
 }

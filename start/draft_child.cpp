@@ -192,6 +192,8 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
                                      o.speculation.speculative_tree,
                                      "--draft-weight-format",
                                      o.models.draft_weight_format,
+                                     "--activation-format",
+                                     o.models.activation_format,
                                      "--q-format",
                                      o.speculation.q_format,
                                      "--quiet"};

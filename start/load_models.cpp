@@ -90,6 +90,7 @@ Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation
   model_opts.device = device_of_worker(settings.models, target_group * group.size() + group.rank());
   ASSIGN_OR_RETURN(model_opts.weight_format,
                    parse_weight_format("--weight-format", settings.models.weight_format));
+  ASSIGN_OR_RETURN(model_opts.activations, parse_activation_format(settings.models.activation_format));
   model_opts.notice = placed("target", settings.quiet);
   model_opts.shard = {group.rank(), group.size()};
   if (settings.models.kv_cache_tokens > 0) model_opts.kv_tokens = settings.models.kv_cache_tokens;
@@ -123,6 +124,7 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
                     settings.models.draft_drafter, settings.models.device));
   ASSIGN_OR_RETURN(model_opts.weight_format,
                    parse_weight_format("--draft-weight-format", settings.models.draft_weight_format));
+  ASSIGN_OR_RETURN(model_opts.activations, parse_activation_format(settings.models.activation_format));
   model_opts.notice = placed("draft", settings.quiet);
   model_opts.max_rows = kDraftPrefillRows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.

@@ -100,8 +100,8 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
   if (!models.uses_draft_model()) return std::unique_ptr<Tokenizer>();
   ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", models.draft_model, models, p.warnings));
   ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", models.draft_model));
-  const uint64_t numerics =
-      fingerprint_of_text(fmt::format("{} {} {}", isa_name(), models.draft_weight_format, models.kv_dtype));
+  const uint64_t numerics = fingerprint_of_text(fmt::format(
+      "{} {} {} {}", isa_name(), models.draft_weight_format, models.activation_format, models.kv_dtype));
   ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_model(models.draft_model, numerics));
   p.draft_info.name = display_name(models.draft_model);
   if (models.drafts_from_both()) {
@@ -210,9 +210,10 @@ Result<Preparation> prepare(const RoleSettings& settings) {
 // What it is computed with has a name of its own (ModelInfo::isa).
 Status identify_target(const RoleSettings& settings, Preparation& prepared) {
   const ModelSettings& models = settings.models;
-  const auto fingerprint = whole_fingerprint_of_model(
-      models.model, fingerprint_of_text(fmt::format("{} {}", models.weight_format, models.kv_dtype)),
-      models.threads > 0 ? models.threads : usable_cores());
+  const uint64_t numerics = fingerprint_of_text(
+      fmt::format("{} {} {}", models.weight_format, models.activation_format, models.kv_dtype));
+  const auto fingerprint = whole_fingerprint_of_model(models.model, numerics,
+                                                      models.threads > 0 ? models.threads : usable_cores());
   if (!fingerprint.ok()) return fingerprint.status().in("--model " + models.model);
   prepared.target_info.fingerprint = std::max<uint64_t>(1, *fingerprint);
   return {};

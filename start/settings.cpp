@@ -156,6 +156,7 @@ Status check_drafter_settings(const RoleSettings& settings) {
                                         kLeastKvCacheTokens));
   RETURN_IF_ERROR(parse_kv_dtype(m.kv_dtype).status());
   RETURN_IF_ERROR(parse_q_format(s.q_format).status());
+  RETURN_IF_ERROR(parse_activation_format(m.activation_format).status());
   return parse_weight_format("--draft-weight-format", m.draft_weight_format).status();
 }
 

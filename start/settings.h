@@ -29,6 +29,7 @@ struct ModelSettings {
   int threads = 0;        // 0: as many cores as the weights are worth (role_threads.h)
   int draft_threads = 0;  // of the draft model alone; 0: those of the target, in turns
   std::string weight_format = "auto", draft_weight_format = "auto";
+  std::string activation_format = "auto";  // of target and draft
   std::string kv_dtype = "auto";
   std::string isa = "auto";
   std::string device = "auto";             // cpu, cuda, cuda:N; auto: cpu

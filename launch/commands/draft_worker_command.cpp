@@ -351,6 +351,9 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.add_option("--cores", s.cores, "Cores that --threads 0 may count on; 0: all that this process may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option("--activation-format", o.models.activation_format,
+                 "Inputs of products with quantised files: auto (int8), int8 or bf16")
+      ->capture_default_str();
   app.add_option("--draft-weight-format", o.models.draft_weight_format,
                  "auto (as stored), bf16, int8 or int4")
       ->capture_default_str();

@@ -262,6 +262,9 @@ void add_target_group_options(CLI::App& app, TargetGroupSettings& s) {
   app.add_option("--weight-format", m.weight_format,
                  "auto (as stored), bf16, int8, int4 or fp8 (CUDA only), the same as in the run")
       ->capture_default_str();
+  app.add_option("--activation-format", m.activation_format,
+                 "Inputs of products with quantised files: auto (int8), int8 or bf16, as in the run")
+      ->capture_default_str();
   app.add_option("--draft-weight-format", m.draft_weight_format, "The same for a head")
       ->capture_default_str();
   app.add_option("--kv-dtype", m.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16, as in the run")

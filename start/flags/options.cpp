@@ -112,6 +112,12 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
   app.add_option("--draft-weight-format", m.draft_weight_format, "The same for the draft model")
       ->group("Models")
       ->capture_default_str();
+  app.add_option(
+         "--activation-format", m.activation_format,
+         "Inputs of products with quantised files (GGUF, GPTQ, AWQ, ...) on the CPU: int8 or bf16; auto: "
+         "int8. int8 is faster, bf16 is closer to the numbers of the file")
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--kv-dtype", m.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
       ->group("Models")
       ->capture_default_str();
