@@ -31,6 +31,9 @@ std::string_view nearest_name(const Names& known, std::string_view name) {
   std::string_view best;
   size_t least = std::max(std::min<size_t>(2, name.size() / 2), name.size() / 3) + 1;
   for (const std::string_view candidate : known) {
+    const size_t longer = std::max(name.size(), candidate.size()),
+                 shorter = std::min(name.size(), candidate.size());
+    if (longer - shorter >= least) continue;  // so many edits at least; a name may be a megabyte
     const size_t distance = edit_distance(candidate, name);
     if (distance < least) best = candidate;
     least = std::min(least, distance);

@@ -55,7 +55,7 @@ TreeShape DraftTerms::priced(const TreeShape& shape, int32_t gamma, int32_t batc
 
 GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker& worker,
                                        int32_t batch_size) const {
-  return {.limit = gamma_limit(live, worker),
+  return {.limit = live.debt.is_due() ? 0 : gamma_limit(live, worker),
           .batch_size = batch_size,
           .group = target_.index,
           .context_length = live.sequence.committed(),

@@ -133,6 +133,15 @@ struct OwnDraft {
   size_t bytes = 0;  // of its frame, at most
 };
 
+// What drafts of a request that pays for them took from others, in plain passes (DraftShares).
+struct DraftDebt {
+  double owed = 0;
+  double newest = 0;  // of that, its newest draft
+  // Until that is paid it drafts nothing. One draft may be owed: requests that ask for the same, each in
+  // rounds of its own, owe now more and now less than each other.
+  bool is_due() const { return owed > newest; }
+};
+
 struct LiveRequest {
   LiveRequest(SequenceId id, Request asked)
       : request(std::move(asked)), sequence(id, std::move(request.prompt)) {
@@ -222,6 +231,7 @@ struct LiveRequest {
   std::unique_ptr<Constraint> constraint;  // none without a grammar
   DraftLink link;
   OwnDraft own;  // of the next round
+  DraftDebt debt;
   TextAsks text_asks;
   RoundInFlight round;
   KvShare kv;  // while it is open on the target

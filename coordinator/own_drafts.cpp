@@ -32,7 +32,7 @@ void OwnDrafts::choose_place(const OutstandingPlan& plan, int32_t batch_size, Cl
 void OwnDrafts::ask(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now) {
   if (!live.own.asked && target_.place.at_worker() && pool_.drafter_of(live, now)) return;
   if (!live.own.asked) {  // else a group was asked that died, and this one is asked for the same
-    const GammaContext context{.limit = std::max(0, terms_.gamma_limit(live) - 1),
+    const GammaContext context{.limit = live.debt.is_due() ? 0 : std::max(0, terms_.gamma_limit(live) - 1),
                                .batch_size = batch_size,
                                .group = target_.index,
                                .context_length = live.sequence.committed(),

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/draft_shares.h"
+
 namespace outrider {
 
 Protocol::Protocol(ProtocolOptions options, GammaPolicyFactory gamma, const Tokenizer* tokenizer)
@@ -161,6 +163,7 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   }
   count(group, plan, *step);
   target.costs.observe_drafts(plan.entries);
+  DraftShares::settle(plan.entries, group.requests.all(), target.costs.all());
   turn.send(*target.peer(), std::move(*step));
 }
 

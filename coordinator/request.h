@@ -35,6 +35,8 @@ struct Request {
   std::string cache_salt;
   int32_t priority = 0;      // the lower, the earlier; with ProtocolOptions::by_priority
   GammaPolicyFactory gamma;  // empty: the coordinator's default policy
+  // Its own policy must not slow other requests down (DraftShares).
+  bool pays_for_drafts = false;
   // When the client asked, if that was before the coordinator is told.
   std::optional<std::chrono::steady_clock::time_point> asked_at = {};
 };

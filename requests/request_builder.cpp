@@ -16,7 +16,6 @@ using Names = RequestBuilder::Names;
 // thousands, and temperatures 1e-5 at least.
 constexpr float kLeastRepetition = 1e-3f, kMostRepetition = 1e3f, kMostAddend = 1e6f;
 constexpr size_t kMostStopIds = 256;
-constexpr int kMostSpeculativeTokens = 64;
 
 std::string name_of(std::string key, Names names) {
   if (key.starts_with("--")) return key;  // a line has it from the flag
@@ -130,16 +129,20 @@ Status RequestBuilder::set_drafting(const RequestParams& params, Names names, Re
   std::string policy = params.gamma_policy;
   if (params.num_speculative_tokens) {
     const int length = *params.num_speculative_tokens;
-    if (length < 0 || length > kMostSpeculativeTokens)
-      return invalid_argument(fmt::format("{} {}: must be 0 (plain decoding) to {}",
-                                          name_of("num_speculative_tokens", names), length,
-                                          kMostSpeculativeTokens));
+    const int most = model_.max_num_speculative_tokens;
+    if (length < 0 || length > most)
+      return invalid_argument(
+          fmt::format("{} {}: must be 0 (plain decoding) to {}{}", name_of("num_speculative_tokens", names),
+                      length, most, most < kMostSpeculativeTokens ? " (--max-num-speculative-tokens)" : ""));
     policy = fmt::format("fixed:gamma={}", length);
   }
   if (policy.empty()) return {};
-  auto gamma = parse_gamma_policy(policy, model_.reads_files ? PolicyFiles::kRead : PolicyFiles::kRefused);
+  const auto files = model_.reads_files ? PolicyFiles::kRead : PolicyFiles::kRefused;
+  auto gamma = model_.is_shared ? parse_capped_gamma_policy(policy, files, model_.max_num_speculative_tokens)
+                                : parse_gamma_policy(policy, files);
   if (!gamma.ok()) return with_names(gamma.status(), names).in(name_of("gamma_policy", names));
   request.gamma = std::move(gamma).value();
+  request.pays_for_drafts = model_.is_shared;
   return {};
 }
 

@@ -14,6 +14,9 @@
 namespace outrider {
 
 class ChatTemplate;
+
+// The longest draft that a request may ask for, whatever the server's own limit is.
+constexpr int kMostSpeculativeTokens = 64;
 struct ChatMessage;
 struct ChatOptions;
 
@@ -30,6 +33,10 @@ struct RequestModel {
   // Requests may name files: they are those of this machine's user, in files that this user wrote.
   bool reads_files = false;
   std::vector<TokenId> eos_ids;  // those of its vocabulary
+  // Requests are of several clients: one that chooses how it drafts pays for that itself, and its drafts are
+  // at most so long.
+  bool is_shared = false;
+  int max_num_speculative_tokens = kMostSpeculativeTokens;
   // Null: no request is limited to a form here. `why_no_masks`: why this target takes none; empty: it does.
   const GrammarCompiler* grammars = nullptr;
   std::string why_no_masks = {};

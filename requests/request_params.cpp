@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/parse_number.h"
+#include "base/shortened.h"
 
 namespace outrider {
 Result<Rule> resolve_rule(const std::string& name, float temperature) {
@@ -16,7 +17,7 @@ Result<Rule> resolve_rule(const std::string& name, float temperature) {
   if (!rule)
     return invalid_argument(fmt::format(
         "--rule {}: choose auto, greedy, invariant, naive, token, block, specinfer, kseq, swor or traversal",
-        name));
+        shortened(name)));
   if (*rule == Rule::kGreedy && !greedy)
     return invalid_argument(fmt::format(
         "--rule greedy means temperature 0, but the temperature is {}; drop one of them", temperature));

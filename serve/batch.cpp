@@ -325,6 +325,7 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
   app.add_option("--chat-template", serve.chat_template, "A file with a template, instead of the model's own")
       ->group("Batch");
   add_grammar_library_option(app, serve.grammar_library, "Batch");
+  serve.max_num_speculative_tokens = kMostSpeculativeTokens;
   serve.defaults.temperature = 1;
   add_sampling_options(app, serve.defaults, serve.generation_config);
   add_speculation_options(app, serve.cluster.speculation, serve.defaults.rule);

@@ -55,6 +55,13 @@ void add_limit_options(CLI::App& app, ServeOptions& o) {
   add("--max-texts", o.api_limits.requests, 1 << 20, "Prompts times `n` of a request, at most");
   add("--api-threads", o.http.handler_threads, 64,
       "Threads that read, check and tokenise requests; the first of several takes short ones only");
+  app.add_option(
+         "--max-num-speculative-tokens", o.max_num_speculative_tokens,
+         "The longest draft that num_speculative_tokens or gamma_policy of a request may ask for; not "
+         "less than --num-speculative-tokens of the server")
+      ->check(CLI::Range(0, kMostSpeculativeTokens))
+      ->group("Limits")
+      ->capture_default_str();
   add_seconds(app, "--header-timeout", http.header_time, "Seconds for the headers of a request");
   add_seconds(app, "--body-timeout", http.body_time, "Seconds for its body");
   add_seconds(app, "--idle-timeout", http.idle_time,

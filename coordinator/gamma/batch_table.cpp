@@ -2,6 +2,7 @@
 // by hand.
 
 #include "base/parse_number.h"
+#include "base/shortened.h"
 #include "coordinator/gamma/policies.h"
 
 namespace outrider {
@@ -43,7 +44,7 @@ Result<std::vector<Step>> read_steps(std::string_view text) {
     if (!batch || !gamma || (!steps.empty() && *batch <= steps.back().batch))
       return invalid_argument(fmt::format(
           "gamma policy 'table': steps={}: write BATCH:GAMMA with growing batch sizes, e.g. 1:8/4:5/32:0",
-          item));
+          shortened(item)));
     steps.push_back({*batch, *gamma});
   }
   if (steps.empty()) return invalid_argument("gamma policy 'table': steps is empty");

@@ -4,6 +4,7 @@
 
 #include "base/nearest.h"
 #include "base/parse_number.h"
+#include "base/shortened.h"
 #include "coordinator/gamma/policies.h"
 
 namespace outrider {
@@ -25,12 +26,13 @@ Result<GammaArguments> parse_arguments(const GammaPolicyInfo& policy, std::strin
     text.remove_prefix(std::min(text.size(), item.size() + 1));
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos)
-      return invalid_argument(fmt::format("gamma policy '{}': '{}' is not key=value", policy.name, item));
+      return invalid_argument(
+          fmt::format("gamma policy '{}': '{}' is not key=value", policy.name, shortened(item)));
     const std::string key(item.substr(0, equals));
     if (std::none_of(policy.keys.begin(), policy.keys.end(),
                      [&](const GammaKey& k) { return k.name == key; }))
       return invalid_argument(fmt::format("gamma policy '{}' has no key '{}'{} ('list' shows all)",
-                                          policy.name, key, did_you_mean(policy.keys, key)));
+                                          policy.name, shortened(key), did_you_mean(policy.keys, key)));
     if (!arguments.emplace(key, item.substr(equals + 1)).second)
       return invalid_argument(fmt::format("gamma policy '{}': key '{}' is given twice", policy.name, key));
   }
@@ -47,13 +49,13 @@ Result<GammaArguments> parse_arguments(const GammaPolicyInfo& policy, std::strin
 }  // namespace
 
 const std::vector<GammaPolicyInfo>& gamma_policy_table() {
-  const GammaKey max{"max", "never above", "16"};
+  const GammaKey max{"max", "never above", "16", true};
   const GammaKey guard{"guard", "1: plain decoding where no length is predicted to pay; 0: never", "1"};
   static const std::vector<GammaPolicyInfo> table = {
       {"fixed",
        "always the same draft length",
        "Leviathan, Kalman, Matias 2023 (2211.17192)",
-       {{"gamma", "draft length, 0 = plain decoding", "5"}},
+       {{"gamma", "draft length, 0 = plain decoding", "5", true}},
        &fixed_gamma_from},
       {"ewma",
        "most tokens per second of the batch, from decayed acceptance and measured costs (default)",
@@ -62,7 +64,8 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table() {
         {"decay", "of what rounds taught, per round", "0.95"},
         {"prior", "acceptance believed at first", "0.7"},
         {"prior-tests", "weight of that belief, in tested tokens", "10"},
-        {"found-max", "longest draft of --drafter suffix, which ends each where rows stop paying", "64"},
+        {"found-max", "longest draft of --drafter suffix, which ends each where rows stop paying", "64",
+         true},
         {"switch-gain", "predicted gain before the length changes", "0.01"},
         {"surprise", "chance of a run of rejections, or of acceptances, that halves the evidence; 0: never",
          "0.005"},
@@ -80,7 +83,7 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table() {
       {"heuristic",
        "+2 after a fully accepted round, else -1",
        "Hugging Face transformers, assisted generation",
-       {{"start", "first draft length", "5"}, {"min", "never below", "1"}, max, guard},
+       {{"start", "first draft length", "5", true}, {"min", "never below", "1", true}, max, guard},
        &heuristic_gamma_from},
       {"position",
        "as ewma, with an acceptance of its own for each place in the draft (Beta posteriors)",
@@ -134,7 +137,7 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table() {
       {"table",
        "a draft length for each batch size",
        "what engines offer whose users profile by hand",
-       {{"steps", "BATCH:GAMMA from that batch size on, separated by '/'", "1:5/8:3/16:1/32:0"}},
+       {{"steps", "BATCH:GAMMA from that batch size on, separated by '/'", "1:5/8:3/16:1/32:0", true}},
        &table_gamma_from},
       {"replay",
        "draft lengths from a file, one per speculative round; the last one repeats",
@@ -152,7 +155,7 @@ Result<int32_t> gamma_integer(const GammaArguments& arguments, const std::string
   const auto value = parse_number<int32_t>(text);
   if (!value || *value < low || *value > high)
     return invalid_argument(
-        fmt::format("gamma policy: {}={} is not an integer in {}..{}", key, text, low, high));
+        fmt::format("gamma policy: {}={} is not an integer in {}..{}", key, shortened(text), low, high));
   return *value;
 }
 
@@ -162,8 +165,74 @@ Result<double> gamma_number(const GammaArguments& arguments, const std::string& 
   const auto value = parse_number<double>(text);
   if (!value || !(*value >= low && *value <= high))
     return invalid_argument(
-        fmt::format("gamma policy: {}={} is not a number in {}..{}", key, text, low, high));
+        fmt::format("gamma policy: {}={} is not a number in {}..{}", key, shortened(text), low, high));
   return *value;
+}
+
+namespace {
+
+// Decides as the policy inside, and drafts no more than `most` tokens.
+class CappedGamma final : public GammaPolicy {
+ public:
+  CappedGamma(std::unique_ptr<GammaPolicy> policy, int32_t most) : policy_(std::move(policy)), most_(most) {}
+  int32_t next(const GammaContext& context) override {
+    GammaContext capped = context;
+    capped.limit = std::min(context.limit, most_);
+    return std::min(policy_->next(capped), most_);
+  }
+  void update(const RoundOutcome& outcome) override { policy_->update(outcome); }
+  StopRule stop_rule() const override { return policy_->stop_rule(); }
+  int32_t longest_found() const override { return std::min(policy_->longest_found(), most_); }
+  int32_t shadow() const override { return std::min(policy_->shadow(), most_); }
+  void observe_shadow(int32_t drafted, int32_t accepted) override {
+    policy_->observe_shadow(drafted, accepted);
+  }
+
+ private:
+  const std::unique_ptr<GammaPolicy> policy_;
+  const int32_t most_;
+};
+
+// A value that is no number is refused elsewhere.
+bool asks_for_more(std::string_view value, int32_t most) {
+  while (!value.empty()) {
+    const std::string_view step = value.substr(0, value.find('/'));
+    value.remove_prefix(std::min(value.size(), step.size() + 1));
+    const size_t colon = step.find(':');
+    const auto length =
+        parse_number<int64_t>(colon == std::string_view::npos ? step : step.substr(colon + 1));
+    if (length && *length > most) return true;
+  }
+  return false;
+}
+
+Status check_lengths(std::string_view text, int32_t most) {
+  const std::string_view name = text.substr(0, text.find(':'));
+  std::string_view rest = name.size() < text.size() ? text.substr(name.size() + 1) : std::string_view();
+  for (const GammaPolicyInfo& policy : gamma_policy_table()) {
+    if (policy.name != name) continue;
+    while (!rest.empty()) {
+      const std::string_view item = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+      for (const GammaKey& key : policy.keys)
+        if (key.is_length && item.starts_with(key.name + "=") &&
+            asks_for_more(item.substr(key.name.size() + 1), most))
+          return invalid_argument(
+              fmt::format("gamma policy '{}': {} is more than {} tokens, the longest draft "
+                          "that a request may ask for",
+                          name, shortened(item), most));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<GammaPolicyFactory> parse_capped_gamma_policy(std::string_view text, PolicyFiles files, int32_t most) {
+  RETURN_IF_ERROR(check_lengths(text, most));
+  ASSIGN_OR_RETURN(GammaPolicyFactory make, parse_gamma_policy(text, files));
+  return GammaPolicyFactory(
+      [make = std::move(make), most] { return std::make_unique<CappedGamma>(make(), most); });
 }
 
 Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text, PolicyFiles files) {
@@ -173,8 +242,8 @@ Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text, PolicyFiles
   const auto policy =
       std::find_if(table.begin(), table.end(), [&](const GammaPolicyInfo& p) { return p.name == name; });
   if (policy == table.end())
-    return invalid_argument(
-        fmt::format("there is no gamma policy '{}'{} ('list' shows all)", name, did_you_mean(table, name)));
+    return invalid_argument(fmt::format("there is no gamma policy '{}'{} ('list' shows all)", shortened(name),
+                                        did_you_mean(table, name)));
   if (policy->reads_file && files == PolicyFiles::kRefused)
     return invalid_argument(fmt::format(
         "gamma policy '{}' reads a file, which no request may name; it is for the flag of the program",

@@ -82,6 +82,8 @@ enum class PolicyFiles { kRead, kRefused };
 
 // "NAME[:key=value,...]", e.g. "heuristic:start=5,max=8". Errors name the nearest known name or key.
 Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text, PolicyFiles files = PolicyFiles::kRead);
+// The same for a request: no draft is longer than `most` tokens. A key that asks for more is an error.
+Result<GammaPolicyFactory> parse_capped_gamma_policy(std::string_view text, PolicyFiles files, int32_t most);
 // Every policy with its keys and defaults, one per line, for people.
 std::string list_gamma_policies();
 

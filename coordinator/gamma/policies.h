@@ -15,6 +15,7 @@ struct GammaKey {
   std::string name;
   std::string meaning;
   std::string default_value;  // empty: must be given
+  bool is_length = false;     // of drafts, or a list of BATCH:LENGTH
 };
 
 struct GammaPolicyInfo {

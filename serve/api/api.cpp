@@ -133,6 +133,9 @@ class ServedApi final : public Api {
     RequestModel model =
         request_model(options_.cluster.models, options_.cluster.speculation, prepared_, chat_);
     model.grammars = grammars_.get();
+    model.is_shared = true;
+    model.max_num_speculative_tokens = std::max(
+        options_.max_num_speculative_tokens, options_.cluster.speculation.num_speculative_tokens.value_or(0));
     return model;
   }
   Result<json> tokenized(const std::string& body) const;

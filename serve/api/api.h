@@ -35,7 +35,8 @@ struct ServeOptions {
   int max_queued_requests = 1024;
   int64_t max_queued_tokens = int64_t{1} << 20;  // of prompts
   int drain_timeout_s = 30;
-  bool metrics_compat_vllm = false;  // /metrics also under vLLM's names
+  int max_num_speculative_tokens = kDefaultGammaMax;  // that a request may ask for
+  bool metrics_compat_vllm = false;                   // /metrics also under vLLM's names
   ApiLimits api_limits;
   double request_timeout_s = 0;  // of requests that do not say; 0: none
   double keep_alive_s = 10;      // a comment so often until a stream's first event; 0: none

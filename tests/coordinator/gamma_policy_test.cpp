@@ -109,6 +109,32 @@ TEST(GammaPolicy, ErrorsNameTheNearestKnownWord) {
   EXPECT_NE(error_of("replay").find("needs file="), std::string::npos);
 }
 
+TEST(GammaPolicy, NoPolicyOfARequestDraftsMoreThanItMay) {
+  const auto error = [](std::string_view text) {
+    return parse_capped_gamma_policy(text, PolicyFiles::kRefused, 8).status();
+  };
+  for (const char* text : {"fixed:gamma=9", "fixed:gamma=1024", "heuristic:start=9,max=9", "ewma:max=64",
+                           "ewma:found-max=9", "table:steps=1:5/8:9", "confidence:threshold=0.5,max=9"})
+    EXPECT_NE(error(text).message().find("the longest draft that a request may ask for"), std::string::npos)
+        << text << ": " << error(text).message();
+  EXPECT_TRUE(error("table:steps=9:8/16:1").ok()) << "batch sizes are no lengths";
+  for (const GammaPolicyInfo& info : gamma_policy_table()) {
+    if (info.reads_file) continue;
+    const auto made = parse_capped_gamma_policy(info.name, PolicyFiles::kRefused, 3);
+    ASSERT_TRUE(made.ok()) << info.name << ": " << made.status().message();
+  }
+  auto fixed = parse_capped_gamma_policy("fixed", PolicyFiles::kRefused, 3).value()();
+  EXPECT_EQ(fixed->next(kAny), 3) << "also where the length is the policy's own default";
+}
+
+// A request may name a policy of a megabyte.
+TEST(GammaPolicy, ErrorsDoNotRepeatLongValues) {
+  const std::string much(1 << 20, 'x'), number(1 << 20, '1');
+  for (const std::string& text : {much, "fixed:" + much, "fixed:" + much + "=1", "fixed:gamma=" + number,
+                                  "ewma:decay=" + much, "table:steps=" + much, "table:steps=1:" + number})
+    EXPECT_LT(error_of(text).size(), 300u) << text.substr(0, 20);
+}
+
 TEST(GammaPolicy, ListNamesEveryPolicyAndKey) {
   const std::string text = list_gamma_policies();
   for (const GammaPolicyInfo& policy : gamma_policy_table()) {

@@ -149,7 +149,9 @@ TEST_F(ServeClients, DraftLengthAndPolicyAreEachRequestsOwn) {
   EXPECT_EQ(usual["metrics"]["speculative_decoding"]["num_spec_tokens"], 4);
   for (const json& reply : {two, policy, usual})
     EXPECT_EQ(reply["choices"][0]["text"], plain["choices"][0]["text"]);
-  EXPECT_EQ(error(with(kGreedy, {{"num_speculative_tokens", 65}}))["param"], "num_speculative_tokens");
+  EXPECT_EQ(error(with(kGreedy, {{"num_speculative_tokens", 17}}))["param"], "num_speculative_tokens")
+      << "--max-num-speculative-tokens";
+  EXPECT_EQ(error(with(kGreedy, {{"gamma_policy", "fixed:gamma=17"}}))["param"], "gamma_policy");
   EXPECT_EQ(error(with(kGreedy, {{"gamma_policy", "fxed"}}))["param"], "gamma_policy");
 }
 
