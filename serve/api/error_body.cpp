@@ -1,7 +1,9 @@
 #include "serve/api/error_body.h"
-#include "base/json_text.h"
 
 #include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+#include "base/shortened.h"
 
 namespace outrider {
 namespace {
@@ -35,12 +37,14 @@ std::string param_of(const std::string& message) {
   return end == std::string::npos ? "" : message.substr(begin + 1, end - begin - 1);
 }
 
+// Values of a request may be megabytes. Messages shorten them; what one forgets is cut here.
 std::string error_body(const ApiError& error) {
+  constexpr size_t kMostMessage = 2000, kMostParam = 100;
   return json_text(nlohmann::json{{"type", "error"},
                                   {"error",
-                                   {{"message", error.message},
+                                   {{"message", shortened(error.message, kMostMessage)},
                                     {"type", error_type(error.status)},
-                                    {"param", text_or_null(error.param)},
+                                    {"param", text_or_null(shortened(error.param, kMostParam))},
                                     {"code", text_or_null(error.code)}}}});
 }
 

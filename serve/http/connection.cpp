@@ -237,8 +237,12 @@ bool HttpConnection::accept_header() {
   const bool is_plain = header.count(http::field::transfer_encoding) == 0 || parser_->chunked();
   if (!is_plain) {
     fail(400, "transfer encodings other than chunked are not understood");
+  } else if (!is_chunked_ && header.count(http::field::transfer_encoding) > 0) {
+    fail(400, "HTTP/1.0 knows no Transfer-Encoding; send Content-Length, or HTTP/1.1");
   } else if (is_chunked_ && header.count(http::field::host) == 0) {
     fail(400, "the Host header is missing");
+  } else if (header.count(http::field::host) > 1) {
+    fail(400, "there are several Host headers; send one");
   } else if (!header.target().starts_with('/')) {
     fail(400, "write the path alone, as in GET /health");
   } else {

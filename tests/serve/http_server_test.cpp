@@ -100,6 +100,10 @@ TEST_F(HttpServerTest, WhatIsNotHttpIsRefused) {
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -3\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        "GET /echo HTTP/1.0\r\nHost: x\r\nHost: x\r\n\r\n",
+        "POST /echo HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: "
+        "chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
     SCOPED_TRACE(request);
     HttpClient c = client();
