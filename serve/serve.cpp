@@ -58,6 +58,7 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
                    make_api(options, prepared, std::move(chat), std::move(api_keys), responses, engine));
   HttpOptions http_options = options.http;
   http_options.is_quick = &Api::is_quick;
+  ASSIGN_OR_RETURN(http_options.trusted_proxies, TrustedProxies::parse(options.trusted_proxies));
   http_options.on_answered = [&responses, &access_log](const HttpRecord& record) {
     responses.add(record.status);
     if (access_log) access_log->write(record);

@@ -100,6 +100,11 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
                  "Origins of web pages that may ask from a browser, such as https://example.org; '*': all")
       ->delimiter(',')
       ->group("Server");
+  app.add_option("--trusted-proxies", o.trusted_proxies,
+                 "Addresses or networks (10.0.0.0/8) of proxies whose X-Forwarded-For says who asks: clients "
+                 "behind them take turns, and stand in the access log, by their own addresses")
+      ->delimiter(',')
+      ->group("Server");
   app.add_option("--access-log", o.access_log,
                  "A file that gets a line of JSON for each answer, appended; -: standard error")
       ->group("Server");
@@ -160,6 +165,7 @@ Status check_serve_options(const ServeOptions& o) {
     return invalid_argument("--served-model-name must not be empty");
   if (!std::all_of(o.api_keys.begin(), o.api_keys.end(), is_api_key))
     return invalid_argument("--api-key must be visible ASCII characters without blanks");
+  RETURN_IF_ERROR(TrustedProxies::parse(o.trusted_proxies).status());
   RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.defaults.rule));
   // They are written at the end, perhaps in weeks.
   if (!o.files.report.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.report).in("--report"));

@@ -39,21 +39,27 @@ bool is_local_name(const std::string& host) {
 }  // namespace
 
 // All are compared, so that the time does not tell which one it was.
-bool ApiAccess::is_key(std::string_view sent) const {
-  bool found = false;
-  for (const std::string& key : api_keys_) found |= equal_in_constant_time(key, sent);
+std::optional<size_t> ApiAccess::find_key(std::string_view sent) const {
+  std::optional<size_t> found;
+  for (size_t i = 0; i < api_keys_.size(); ++i)
+    if (equal_in_constant_time(api_keys_[i], sent)) found = i;
   return found;
 }
 
-bool ApiAccess::has_key(const HttpRequest& request) const {
+std::optional<size_t> ApiAccess::key_of(const HttpRequest& request) const {
   constexpr std::string_view kScheme = "bearer ";
   const std::string_view sent = request.authorization;
-  if (lower(sent.substr(0, kScheme.size())) == kScheme) return is_key(sent.substr(kScheme.size()));
-  return is_key(request.api_key);  // as Anthropic's clients send it
+  if (lower(sent.substr(0, kScheme.size())) == kScheme) return find_key(sent.substr(kScheme.size()));
+  return find_key(request.api_key);  // as Anthropic's clients send it
+}
+
+std::string ApiAccess::turn_of(const HttpRequest& request) const {
+  const auto key = key_of(request);
+  return fmt::format("{}\n{}", turn_of_address(request.client), key ? static_cast<int64_t>(*key) : -1);
 }
 
 std::optional<ApiError> ApiAccess::refusal(const HttpRequest& request, bool needs_key) const {
-  if (!api_keys_.empty() && needs_key && !has_key(request))
+  if (!api_keys_.empty() && needs_key && !key_of(request))
     return ApiError{.status = 401,
                     .message = "send the server's key as a header: Authorization: Bearer KEY",
                     .param = {},

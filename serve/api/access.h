@@ -19,10 +19,14 @@ class ApiAccess {
 
   // Why a request is refused; nothing if it is not.
   std::optional<ApiError> refusal(const HttpRequest& request, bool needs_key) const;
+  // Which clients take turns with each other: by their address and, where there are keys, by the key that
+  // fitted. Nothing else that a client may send at will counts.
+  std::string turn_of(const HttpRequest& request) const;
 
  private:
-  bool has_key(const HttpRequest& request) const;
-  bool is_key(std::string_view sent) const;
+  // Its place among api_keys_.
+  std::optional<size_t> key_of(const HttpRequest& request) const;
+  std::optional<size_t> find_key(std::string_view sent) const;
 
   const std::vector<std::string> api_keys_;
   const bool is_loopback_;

@@ -52,11 +52,6 @@ std::string loading(const EngineStatus& status) {
   return status.reason.empty() ? "Loading model" : status.reason;
 }
 
-// Who takes turns with others: clients behind one proxy differ by their keys, also where none is needed.
-std::string turn_of(const HttpRequest& request) {
-  return request.client + "\n" + request.authorization + "\n" + request.api_key;
-}
-
 // %XX of a path. What is none stays.
 std::string unescaped(std::string_view path) {
   std::string out;
@@ -378,7 +373,7 @@ void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared&
   if (!asks_for_structure(*body)) return answer(kind, *body, request, reply);
   const auto is_gone = std::make_shared<std::atomic<bool>>(false);
   reply->on_gone([is_gone] { *is_gone = true; });
-  slow_lane_.add(turn_of(request), [this, kind, body = std::move(*body), request, reply, is_gone] {
+  slow_lane_.add(access_.turn_of(request), [this, kind, body = std::move(*body), request, reply, is_gone] {
     if (!*is_gone) answer(kind, body, request, reply);
   });
 }
@@ -386,10 +381,11 @@ void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared&
 void ServedApi::answer(ApiKind kind, const json& body, const HttpRequest& request, const Shared& reply) {
   auto read_request = read(kind, body, request.body);
   if (!read_request.ok()) return send_error(*reply, request_error(read_request.status()));
-  const auto answer =
-      std::make_shared<ApiAnswer>(std::move(read_request).value(), reply, *prepared_.tokenizer,
-                                  AnswerOptions{.keep_alive = milliseconds_of(options_.keep_alive_s)});
-  reply->later([answer, &engine = engine_, client = turn_of(request)] { answer->submit(engine, client); });
+  const auto answer = std::make_shared<ApiAnswer>(
+      std::move(read_request).value(), reply, *prepared_.tokenizer,
+      AnswerOptions{.keep_alive = milliseconds_of(options_.keep_alive_s)});
+  reply->later(
+      [answer, &engine = engine_, client = access_.turn_of(request)] { answer->submit(engine, client); });
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ struct ServeOptions {
   ApiLimits api_limits;
   double request_timeout_s = 0;  // of requests that do not say; 0: none
   double keep_alive_s = 10;      // a comment so often until a stream's first event; 0: none
-  std::string access_log;        // empty: none; "-": standard error
+  std::vector<std::string> trusted_proxies;
+  std::string access_log;  // empty: none; "-": standard error
   HttpOptions http;
 };
 

@@ -104,6 +104,18 @@ std::string cors_headers(const std::string& origin, const std::vector<std::strin
       without_controls(origin));
 }
 
+// Of a header that may come in several lines.
+std::string all_of(const HttpParser* parser, std::string_view name) {
+  std::string all;
+  if (!parser) return all;
+  const auto [begin, end] = parser->get().equal_range({name.data(), name.size()});
+  for (auto at = begin; at != end; ++at) {
+    if (!all.empty()) all += ',';
+    all.append(at->value().data(), at->value().size());
+  }
+  return all;
+}
+
 std::string address_of(const asio::ip::tcp::socket& socket) {
   boost::system::error_code error;
   const auto end = socket.remote_endpoint(error);
@@ -120,7 +132,8 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, const HttpOptions& 
       socket_(std::move(socket)),
       read_timer_(socket_.get_executor()),
       write_timer_(socket_.get_executor()),
-      client_(address_of(socket_)) {}
+      peer_(address_of(socket_)),
+      client_(peer_) {}
 
 HttpConnection::~HttpConnection() = default;
 
@@ -297,6 +310,8 @@ void HttpConnection::end_record(bool is_whole) {
 // By what has come of its headers, who asks and by what name the answer is to be known.
 void HttpConnection::identify() {
   const auto sent = [&](auto name) { return parser_ ? std::string(parser_->get()[name]) : std::string(); };
+  client_ = options_.trusted_proxies.client(peer_, all_of(parser_.get(), "X-Forwarded-For"));
+  record_->client = client_;
   if (record_->request_id.empty()) record_->request_id = request_id_of(sent("X-Request-Id"));
   const std::string cors = cors_headers(sent(http::field::origin), options_.allowed_origins);
   is_allowed_origin_ = !cors.empty();

@@ -94,7 +94,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const std::shared_ptr<SocketThread> thread_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_, write_timer_;
-  std::string client_;  // its address
+  std::string peer_;    // its address
+  std::string client_;  // that of whom the last request came from, which a proxy may have forwarded
   Phase phase_ = Phase::kHeader;
   Clock::time_point phase_since_ = Clock::now();
 

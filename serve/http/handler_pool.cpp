@@ -30,7 +30,7 @@ void HandlerPool::add(HttpJob job) {
   {
     const std::lock_guard lock(mutex_);
     auto& queue = job.request.body.size() <= short_body_bytes_ ? short_ : long_;
-    const std::string client = job.request.client;
+    const std::string client = turn_of_address(job.request.client);
     queue.add(client, std::move(job));
   }
   changed_.notify_all();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "serve/http/forwarded.h"
 
 namespace outrider {
 
@@ -25,7 +26,7 @@ struct HttpRequest {
   std::string api_key;             // X-Api-Key
   std::string requested_headers;   // Access-Control-Request-Headers
   bool is_allowed_origin = false;  // a web page asks, of an origin that may
-  std::string client;              // its address
+  std::string client;              // its address, or the one that a trusted proxy forwards for
   std::string request_id;          // X-Request-Id, or one that was made for it; the answer names it
   std::string body;
 };
@@ -86,6 +87,7 @@ struct HttpLimits {
 struct HttpOptions {
   HttpLimits limits;
   std::vector<std::string> allowed_origins = {};  // of web pages that may ask; "*": all
+  TrustedProxies trusted_proxies = {};            // whose X-Forwarded-For says who asks
   // Threads that handle requests. The first of several takes only those whose body is short, so that these
   // never wait for long ones; the clients' turns are equal.
   int handler_threads = 2;

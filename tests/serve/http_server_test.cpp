@@ -114,6 +114,46 @@ TEST_F(HttpServerTest, WhatIsNotHttpIsRefused) {
   EXPECT_EQ(client().get("/echo").status, 200);
 }
 
+class BehindAProxy : public HttpServerTest {
+ protected:
+  HttpOptions options_of(const HttpLimits& limits) override {
+    HttpOptions options{.limits = limits};
+    options.trusted_proxies = TrustedProxies::parse({"127.0.0.1"}).value();
+    options.on_answered = [this](const HttpRecord& record) {
+      const std::lock_guard lock(mutex_);
+      logged_.push_back(record.client);
+    };
+    return options;
+  }
+  std::string client_of(HttpClient& c, const std::string& headers) {
+    c.send("GET /held HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+    const Held held = next();
+    held.second->send(200, "text/plain", "");
+    c.answer();
+    return held.first.client;
+  }
+  std::vector<std::string> logged_;  // guarded by mutex_
+};
+
+TEST_F(BehindAProxy, ClientsHaveTheirOwnAddresses) {
+  HttpClient c = client();  // one connection of the proxy, for several clients
+  EXPECT_EQ(client_of(c, "X-Forwarded-For: 10.1.1.1\r\n"), "10.1.1.1");
+  EXPECT_EQ(client_of(c, "X-Forwarded-For: 10.1.1.1, 10.2.2.2\r\n"), "10.2.2.2")
+      << "the last one is the proxy's";
+  EXPECT_EQ(client_of(c, "X-Forwarded-For: 10.1.1.1\r\nX-Forwarded-For: 2001:db8::1\r\n"), "2001:db8::1");
+  EXPECT_EQ(client_of(c, ""), "127.0.0.1");
+  server_.reset();
+  EXPECT_EQ(logged_, (std::vector<std::string>{"10.1.1.1", "10.2.2.2", "2001:db8::1", "127.0.0.1"}));
+}
+
+TEST_F(HttpServerTest, NobodyBelievesAClientThatForwards) {
+  HttpClient c = client();
+  c.send("GET /held HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.1.1.1\r\n\r\n");
+  const Held held = next();
+  EXPECT_EQ(held.first.client, "127.0.0.1");
+  held.second->send(200, "text/plain", "");
+}
+
 TEST_F(HttpServerTest, CommentsNamesAndTimes) {
   HttpClient c = client();
   c.send(post_text("/stream", "{}"));
