@@ -53,6 +53,9 @@ void add_limit_options(CLI::App& app, ServeOptions& o) {
       "Of events that a client does not read; with more it is cut off");
   add("--max-choices", o.api_limits.choices, 1 << 20, "The most that `n` of a request may be");
   add("--max-texts", o.api_limits.requests, 1 << 20, "Prompts times `n` of a request, at most");
+  add("--max-answer-logprobs", o.api_limits.logprobs, int64_t{1} << 40,
+      "Log-probabilities that an answer which is not streamed may have: texts times tokens times those of a "
+      "token, and those of prompts");
   add("--api-threads", o.http.handler_threads, 64,
       "Threads that read, check and tokenise requests; the first of several takes short ones only");
   app.add_option(

@@ -80,6 +80,7 @@ ApiAnswer::ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const
 
 void ApiAnswer::submit(Engine& engine, const std::string& client) {
   engine_ = &engine;
+  client_ = client;
   std::vector<Submission> submissions;
   for (size_t i = 0; i < state_.choices.size(); ++i)
     submissions.push_back(
@@ -131,7 +132,7 @@ void ApiAnswer::await_deadline() {
 }
 
 void ApiAnswer::cancel() {
-  is_over_ = true;
+  is_over_ = has_left_ = true;
   for (const Ticket ticket : tickets_) engine_->cancel(ticket);
 }
 
@@ -179,7 +180,23 @@ void ApiAnswer::finished(size_t index, const Finish& finish) {
   if (state_.request.stream)
     shape_->end(*reply_);
   else
-    reply_->send(200, "application/json", json_text(shape_->whole()));
+    send_whole();
+}
+
+// Health and metrics are answered meanwhile, and all streams go on.
+void ApiAnswer::send_whole() {
+  constexpr size_t kMuch = 4096;  // tokens and log-probabilities, which are written in a few milliseconds
+  size_t values = 0;
+  for (const ApiChoice& choice : state_.choices) {
+    values += choice.ids.size();
+    for (const auto* positions : {&choice.logprobs, &choice.prompt_logprobs})
+      for (const PositionLogprobs& position : *positions) values += 1 + position.top.size();
+  }
+  const auto write = [answer = shared_from_this()] {
+    if (!answer->has_left_) answer->reply_->send(200, "application/json", json_text(answer->shape_->whole()));
+  };
+  if (values < kMuch || !options_.writers) return write();
+  options_.writers->add(client_, write);
 }
 
 }  // namespace outrider

@@ -2,6 +2,7 @@
 // its kind of client reads it (reply_shape.h), whole or as events.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "serve/api/error_body.h"
 #include "serve/api/reply_shape.h"
+#include "serve/api/slow_lane.h"
 #include "serve/engine.h"
 #include "serve/http/server.h"
 
@@ -17,10 +19,12 @@ namespace outrider {
 // What the server was told of every answer.
 struct AnswerOptions {
   std::chrono::milliseconds keep_alive{10'000};  // a comment so often until a stream's first event; 0: none
+  SlowLane* writers = nullptr;                   // write long answers; null: the thread of the sockets does
 };
 
 // Lives as long as the engine works for it. Everything happens on the thread of the sockets, where the
-// engine's thread sends it through HttpReply::later.
+// engine's thread sends it through HttpReply::later; only a long answer, when it is complete, is written on
+// another.
 class ApiAnswer : public std::enable_shared_from_this<ApiAnswer> {
  public:
   ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const Tokenizer& tokenizer,
@@ -38,6 +42,7 @@ class ApiAnswer : public std::enable_shared_from_this<ApiAnswer> {
   void await_deadline();
   void cancel();
   void fail(const ApiError& error);
+  void send_whole();
 
   const AnswerOptions options_;
   ApiAnswerState state_;
@@ -48,6 +53,8 @@ class ApiAnswer : public std::enable_shared_from_this<ApiAnswer> {
   size_t finished_ = 0;
   bool has_said_ = false;  // an event was sent
   bool is_over_ = false;   // answered, or the client has left
+  std::atomic<bool> has_left_ = false;
+  std::string client_;
 };
 
 // What a client is told of an error of the engine.

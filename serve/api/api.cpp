@@ -154,7 +154,8 @@ class ServedApi final : public Api {
   const RequestBuilder builder_;
   std::vector<std::string> models_;
   const std::chrono::system_clock::time_point started_;
-  SlowLane slow_lane_;  // ends first: what is on it uses the rest
+  // End first: what is on them uses the rest.
+  SlowLane slow_lane_{"grammars"}, writers_{"answers"};
 };
 
 const ServedApi::Route ServedApi::kRoutes[] = {
@@ -383,7 +384,7 @@ void ServedApi::answer(ApiKind kind, const json& body, const HttpRequest& reques
   if (!read_request.ok()) return send_error(*reply, request_error(read_request.status()));
   const auto answer = std::make_shared<ApiAnswer>(
       std::move(read_request).value(), reply, *prepared_.tokenizer,
-      AnswerOptions{.keep_alive = milliseconds_of(options_.keep_alive_s)});
+      AnswerOptions{.keep_alive = milliseconds_of(options_.keep_alive_s), .writers = &writers_});
   reply->later(
       [answer, &engine = engine_, client = access_.turn_of(request)] { answer->submit(engine, client); });
 }

@@ -224,6 +224,33 @@ Seed seed_of(Seed seed, int choice) {
   return choice == 0 ? seed : Seed{hash_combine(seed.value, static_cast<uint64_t>(choice))};
 }
 
+// A whole answer is gathered before it is sent. A client that does not say how long texts may get has them as
+// long as there is room.
+Status bound_logprobs(bool says_length, int64_t most, ApiRequest& out) {
+  const int64_t of_token = out.logprobs >= 0 ? out.logprobs + 1 : 0;
+  const int64_t of_prompt_token = std::max(out.prompt_logprobs, out.echoes_logprobs ? out.logprobs : -1) + 1;
+  if (out.stream || (of_token == 0 && of_prompt_token == 0)) return {};
+  int64_t of_texts = 0, of_prompts = 0;
+  for (const Request& request : out.requests) {
+    of_texts += request.max_tokens * of_token;
+    of_prompts += static_cast<int64_t>(request.prompt.size()) * of_prompt_token;
+  }
+  if (of_texts + of_prompts <= most) return {};
+  const auto texts = static_cast<int64_t>(out.requests.size());
+  const int64_t room = of_token > 0 ? (most - of_prompts) / (texts * of_token) : 0;
+  if (!says_length && room > 0) {
+    for (Request& request : out.requests)
+      request.max_tokens = static_cast<int32_t>(std::min<int64_t>(request.max_tokens, room));
+    return {};
+  }
+  return invalid_argument(fmt::format(
+      "\"logprobs\": {} texts of {} tokens together at most, and their prompts, make {} log-probabilities; a "
+      "whole "
+      "answer has at most {} (--max-answer-logprobs): lower \"max_tokens\", \"n\" or the count of "
+      "log-probabilities, or send \"stream\": true",
+      texts, of_token > 0 ? of_texts / of_token : 0, of_texts + of_prompts, most));
+}
+
 // Of a completion or a chat, without the fields that `structure` was read from. `asked`: as the client wrote
 // it.
 Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure& structure,
@@ -273,6 +300,7 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
       if (out.echoes_logprobs || out.return_token_ids) out.prompt_ids.push_back(request.prompt);
     }
   }
+  RETURN_IF_ERROR(bound_logprobs(max_tokens.has_value(), defaults.limits.logprobs, out));
   return out;
 }
 

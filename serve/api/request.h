@@ -37,8 +37,9 @@ struct ApiRequest {
 };
 
 struct ApiLimits {
-  int choices = 16;       // n
-  size_t requests = 128;  // prompts times n
+  int choices = 16;                     // n
+  size_t requests = 128;                // prompts times n
+  int64_t logprobs = int64_t{1} << 20;  // of a whole answer
 };
 
 struct ApiDefaults {

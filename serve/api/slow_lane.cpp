@@ -7,7 +7,8 @@
 
 namespace outrider {
 
-SlowLane::SlowLane() : thread_(start_thread([this] { run(); })) {}
+SlowLane::SlowLane(std::string thread_role)
+    : role_(std::move(thread_role)), thread_(start_thread([this] { run(); })) {}
 
 SlowLane::~SlowLane() {
   {
@@ -27,7 +28,7 @@ void SlowLane::add(const std::string& client, std::function<void()> task) {
 }
 
 void SlowLane::run() {
-  set_thread_role("grammars");
+  set_thread_role(role_);
   for (;;) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || !tasks_.empty(); });
@@ -37,7 +38,8 @@ void SlowLane::run() {
     try {  // as handlers
       task();
     } catch (const std::exception& error) {
-      tell_error(fmt::format("a request is answered 500, for its reader threw: {}", error.what()));
+      tell_error(
+          fmt::format("a request is answered 500, for what reads or writes it threw: {}", error.what()));
     }
   }
 }

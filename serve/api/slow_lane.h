@@ -1,5 +1,5 @@
-// A thread for requests that may take seconds to read, because a grammar has to be compiled. Clients take
-// turns.
+// A thread for what may take seconds: a request that has a grammar to be compiled, a long answer to be
+// written. Clients take turns.
 #pragma once
 
 #include <condition_variable>
@@ -14,7 +14,7 @@ namespace outrider {
 
 class SlowLane {
  public:
-  SlowLane();
+  explicit SlowLane(std::string thread_role);
   ~SlowLane();  // what waits is dropped
 
   // Runs `task` when all that waits before it has run. There are never more than connections.
@@ -23,6 +23,7 @@ class SlowLane {
  private:
   void run();
 
+  const std::string role_;
   std::mutex mutex_;
   std::condition_variable changed_;
   FairQueue<std::function<void()>> tasks_;  // guarded, as what follows

@@ -37,8 +37,9 @@ class Reply final : public HttpReply {
 
   void send(int status, std::string_view content_type, std::string body,
             const HttpHeaders& headers) override {
-    on_connection([=, type = std::string(content_type), text = std::move(body)](
-                      HttpConnection& c, const HttpExchange* e) { c.send(e, status, type, text, headers); });
+    on_connection(
+        [=, type = std::string(content_type), text = std::make_shared<std::string>(std::move(body))](
+            HttpConnection& c, const HttpExchange* e) { c.send(e, status, type, *text, headers); });
   }
   void begin_events() override {
     on_connection([](HttpConnection& c, const HttpExchange* e) { c.begin_events(e); });
@@ -346,7 +347,7 @@ std::string HttpConnection::head(int status, std::string_view content_type, cons
 }
 
 void HttpConnection::send(const HttpExchange* exchange, int status, std::string_view content_type,
-                          std::string body, const HttpHeaders& headers) {
+                          std::string_view body, const HttpHeaders& headers) {
   if (exchange != exchange_.get() || has_begun_) return;
   HttpHeaders all = headers;
   if (status != 204) all.emplace_back("Content-Length", std::to_string(body.size()));

@@ -49,7 +49,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::optional<Clock::time_point> idle_since() const;
 
   // By the HttpReply of `exchange`, on this thread; in vain when that is over.
-  void send(const HttpExchange* exchange, int status, std::string_view content_type, std::string body,
+  void send(const HttpExchange* exchange, int status, std::string_view content_type, std::string_view body,
             const HttpHeaders& headers);
   void begin_events(const HttpExchange* exchange);
   void event(const HttpExchange* exchange, const std::string& text);  // with its lines' names
