@@ -1,5 +1,8 @@
 #include "base/printable.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -59,6 +62,11 @@ std::string printable(std::string_view text, size_t most) {
     text.remove_prefix(c.bytes > 0 ? c.bytes : 1);
   }
   return out;
+}
+
+bool can_tell(int patience_ms) {
+  pollfd ready{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&ready, 1, patience_ms) != 0;
 }
 
 void tell_error(std::string_view message) {

@@ -15,6 +15,10 @@ constexpr size_t kPrintableBytes = 4096;
 // so that doing it twice changes nothing.
 std::string printable(std::string_view text, size_t most = kPrintableBytes);
 
+// Whether standard error takes a line within this time: a pipe that no program reads takes none once it is
+// full. For those who have something else to do.
+bool can_tell(int patience_ms = 0);
+
 // "outrider: MESSAGE" on standard error, printable.
 void tell_error(std::string_view message);
 

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace outrider {
 namespace {
 
@@ -29,7 +31,7 @@ void ActivityLog::look(const Engine& engine) {
   EngineNumbers now = engine.numbers();
   const bool moved = now.totals.rounds.rounds != before_.totals.rounds.rounds ||
                      now.totals.submitted != before_.totals.submitted;
-  if (moved || now.running > 0)
+  if ((moved || now.running > 0) && can_tell())
     std::fprintf(
         stderr, "outrider: %s\n",
         activity_line(before_, now, std::chrono::duration<double>(at - std::exchange(last_, at)).count())

@@ -27,7 +27,8 @@ Status write_reports(const EngineRun& run, const Coordinator& coordinator, const
   coordinator.fill_report(metrics);
   const Totals& totals = coordinator.totals();
   const RunDescription description = describe_run(run.cluster, run.prepared);
-  if (!run.cluster.quiet && totals.rounds.emitted > 0)
+  constexpr int kPatienceMs = 1000;
+  if (!run.cluster.quiet && totals.rounds.emitted > 0 && can_tell(kPatienceMs))
     std::fputs(screen_report(description, totals, metrics, std::nullopt).c_str(), stderr);
   if (!run.files.report.empty())
     RETURN_IF_ERROR(write_file(run.files.report,

@@ -233,6 +233,8 @@ void write_responses(const ResponseCounts& responses, Writer& out) {
   out.begin("http_responses_total", "counter", "Answers by status; 499: the client left first.");
   for (const auto& [status, count] : responses.all())
     out.sample("http_responses_total", fmt::format("status=\"{}\"", status), count);
+  out.counter("access_log_lines_dropped_total", "Lines of the access log that its file did not take in time.",
+              responses.log_lines_dropped.load());
 }
 
 // Under the names that dashboards of every program know, without our labels.

@@ -11,6 +11,8 @@ namespace outrider {
 
 class ResponseCounts {
  public:
+  std::atomic<int64_t> log_lines_dropped{0};  // of the access log
+
   void add(int status) {
     if (status >= 0 && status < kStatuses) ++counts_[static_cast<size_t>(status)];
   }

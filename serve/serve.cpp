@@ -28,6 +28,7 @@ void tell_address(const ServeOptions& options, const HttpServer& http) {
 }
 
 void tell_drain(const ServeOptions& options, const Engine& engine) {
+  if (!can_tell()) return;
   const EngineNumbers now = engine.numbers();
   tell_error(
       fmt::format("draining: takes no more requests; {} running and {} waiting may finish within {} s "
@@ -61,7 +62,9 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
   ASSIGN_OR_RETURN(http_options.trusted_proxies, TrustedProxies::parse(options.trusted_proxies));
   http_options.on_answered = [&responses, &access_log](const HttpRecord& record) {
     responses.add(record.status);
-    if (access_log) access_log->write(record);
+    if (!access_log) return;
+    access_log->write(record);
+    responses.log_lines_dropped = access_log->dropped();
   };
   ASSIGN_OR_RETURN(const auto http, HttpServer::start(options.host, options.port, std::move(http_options),
                                                       [&api](HttpRequest request, auto reply) {

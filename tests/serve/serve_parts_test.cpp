@@ -1,15 +1,23 @@
 // Parts of a server that need no model: whose turn it is, how fast things go, what logs say.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "serve/access_log.h"
+#include "serve/api/access.h"
+#include "serve/api/error_body.h"
 #include "serve/api/other_bodies.h"
 #include "serve/fair_queue.h"
 #include "serve/pace.h"
 #include "serve/process_numbers.h"
 #include "serve/response_counts.h"
+#include "tests/support/temporary_directory.h"
 
 namespace outrider {
 namespace {
@@ -105,6 +113,115 @@ TEST(AccessLog, ALineIsJson) {
   EXPECT_LT(entry["path"].get<std::string>().size(), 210u);
   EXPECT_FALSE(AccessLog::open("/nowhere/at/all").ok());
   EXPECT_FALSE(AccessLog::open("").value());
+}
+
+HttpRecord record_of(int number) {
+  return {.client = "10.0.0.1",
+          .method = "GET",
+          .path = "/",
+          .request_id = std::to_string(number),
+          .status = 200};
+}
+
+// All of what comes until `count` lines and dropped ones are told.
+std::pair<int64_t, int64_t> read_log(int fd, int64_t count) {
+  std::string text;
+  int64_t lines = 0, dropped = 0;
+  size_t at = 0;
+  std::array<char, 1 << 16> buffer;
+  while (lines + dropped < count) {
+    pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, 5000) <= 0) break;
+    const ssize_t bytes = read(fd, buffer.data(), buffer.size());
+    if (bytes <= 0) break;
+    text.append(buffer.data(), static_cast<size_t>(bytes));
+    for (size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+      const json entry = json::parse(text.substr(at, end - at));
+      entry.contains("dropped") ? dropped += entry["dropped"].get<int64_t>() : ++lines;
+    }
+  }
+  return {lines, dropped};
+}
+
+TEST(AccessLog, APipeThatNobodyReadsHoldsUpNothing) {
+  const TemporaryDirectory directory;
+  const std::string fifo = directory / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  auto log = AccessLog::open(fifo).value();
+  constexpr int kMany = 20'000;
+  for (int i = 0; i < kMany; ++i) log->write(record_of(i));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_GT(log->dropped(), 0);
+  // Whoever reads later gets what waited, and how much is missing, with the next line.
+  const int fd = open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(fd, 0);
+  const auto first = read_log(fd, kMany - log->dropped());
+  log->write(record_of(kMany));
+  const auto [lines, dropped] = read_log(fd, kMany + 1 - first.first - first.second);
+  EXPECT_EQ(first.first + lines, kMany + 1 - log->dropped());
+  EXPECT_EQ(first.second + dropped, log->dropped());
+  close(fd);
+  for (int i = 0; i < kMany; ++i) log->write(record_of(i));
+  const auto end = std::chrono::steady_clock::now();
+  log.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - end, std::chrono::seconds(5));
+}
+
+TEST(AccessLog, AFullDiskIsTold) {
+  ::testing::internal::CaptureStderr();
+  auto log = AccessLog::open("/dev/full").value();
+  for (int i = 0; i < 3; ++i) log->write(record_of(i));
+  log.reset();
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("--access-log /dev/full: cannot be written: No space left on device"),
+            std::string::npos)
+      << told;
+  EXPECT_NE(told.find("3 lines were dropped"), std::string::npos) << told;
+}
+
+TEST(TrustedProxies, AreBelievedAsFarAsTheyWroteTheHeader) {
+  const TrustedProxies none = TrustedProxies::parse({}).value();
+  EXPECT_EQ(none.client("10.0.0.1", "1.2.3.4"), "10.0.0.1");
+  const TrustedProxies some = TrustedProxies::parse({"10.0.0.0/8", "192.168.1.7", "fd00::/8"}).value();
+  EXPECT_EQ(some.client("10.0.0.1", "1.2.3.4"), "1.2.3.4");
+  EXPECT_EQ(some.client("10.0.0.1", " 9.9.9.9 , 1.2.3.4:567 ,10.3.3.3"), "1.2.3.4") << "through two proxies";
+  EXPECT_EQ(some.client("fd00::1", "[2001:db8::5]:443"), "2001:db8::5");
+  EXPECT_EQ(some.client("::ffff:10.0.0.1", "1.2.3.4"), "1.2.3.4");
+  EXPECT_EQ(some.client("11.0.0.1", "1.2.3.4"), "11.0.0.1") << "not a proxy";
+  EXPECT_EQ(some.client("192.168.1.8", "1.2.3.4"), "192.168.1.8");
+  EXPECT_EQ(some.client("10.0.0.1", "1.2.3.4, unknown"), "10.0.0.1");
+  EXPECT_EQ(some.client("10.0.0.1", "1.2.3.4, unknown, 10.0.0.2"), "10.0.0.2");
+  EXPECT_EQ(some.client("10.0.0.1", std::string(5000, ',')), "10.0.0.1");
+  for (const char* wrong : {"proxy.example", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/x", "", "/8", "::/129"})
+    EXPECT_NE(TrustedProxies::parse({wrong}).status().message().find("--trusted-proxies"), std::string::npos)
+        << wrong;
+}
+
+// Turns that a client could have any number of would be no turns.
+TEST(ApiAccess, TurnsGoByAddressAndTheKeyThatFitted) {
+  const auto turn = [](const ApiAccess& access, HttpRequest request) { return access.turn_of(request); };
+  const HttpRequest one{.authorization = "Bearer first", .client = "10.0.0.1"};
+  HttpRequest other = one;
+  other.api_key = "anything";
+  const ApiAccess keys({"first", "second"}, false), open({}, false);
+  EXPECT_EQ(turn(keys, one), turn(keys, other)) << "a header that no key is read from";
+  other.authorization = "bearer first";
+  EXPECT_EQ(turn(keys, one), turn(keys, other));
+  other.authorization = "Bearer second";
+  EXPECT_NE(turn(keys, one), turn(keys, other));
+  EXPECT_EQ(turn(open, one), turn(open, other)) << "without keys anything may be sent";
+  other.client = "10.0.0.2";
+  EXPECT_NE(turn(open, one), turn(open, other));
+  const auto of = [&](const char* address) { return turn(open, {.client = address}); };
+  EXPECT_EQ(of("2001:db8::1"), of("2001:db8::2")) << "one client may have all of them";
+  EXPECT_NE(of("2001:db8::1"), of("2001:db8:0:1::1"));
+}
+
+TEST(ErrorBody, RepeatsNoMegabytes) {
+  const std::string much = "\"" + std::string(1 << 20, 'x') + "\"";
+  const ApiError error{.status = 400, .message = much, .param = much};
+  EXPECT_LT(error_body(error).size(), 3000u);
 }
 
 TEST(ProcessNumbers, AreThisProcesss) {
