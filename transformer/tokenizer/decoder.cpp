@@ -10,10 +10,13 @@ Decoder Decoder::sentencepiece(bool strip_leading_space) {
   return {.byte_fallback = true, .strip_leading_space = strip_leading_space, .replacements = {{"▁", " "}}};
 }
 
-std::string Decoder::bytes(std::string_view token) const {
+Result<std::string> Decoder::bytes(std::string_view token) const {
   if (byte_level) return bytes_of_characters(token).value_or(std::string(token));
   std::string out(token);
-  for (const auto& [from, to] : replacements) out = replace_all(out, from, to);
+  const size_t most_bytes = most_bytes_of(token.size());
+  for (const auto& [from, to] : replacements) {
+    ASSIGN_OR_RETURN(out, replace_all(out, from, to, most_bytes));
+  }
   if (byte_fallback)
     if (const auto byte = fallback_byte(out)) return std::string(1, static_cast<char>(*byte));
   return out;

@@ -22,7 +22,8 @@ struct Decoder {
   static Result<Decoder> from_json(const JsonView& json);
   static Decoder sentencepiece(bool strip_leading_space);
 
-  std::string bytes(std::string_view token) const;
+  // An error: `replacements` make the token over 64 times as long.
+  Result<std::string> bytes(std::string_view token) const;
 
  private:
   Status add_from_json(const JsonView& json, bool& fused);

@@ -14,7 +14,7 @@ constexpr const char* kSpace = "▁";  // U+2581
 // SentencePiece's remove_extra_whitespaces: no spaces at the start, one between words. It cuts the end only
 // once spaces are "▁", and so takes a "▁" of the text along.
 Normalizer::Step squeeze_spaces() {
-  return [](std::string text) -> Result<std::string> {
+  return [](std::string text, size_t) -> Result<std::string> {
     std::string out;
     for (const char c : text)
       if (c != ' ' || (!out.empty() && out.back() != ' ')) out += c;
@@ -23,7 +23,7 @@ Normalizer::Step squeeze_spaces() {
 }
 
 Normalizer::Step cut_end() {
-  return [](std::string text) -> Result<std::string> {
+  return [](std::string text, size_t) -> Result<std::string> {
     while (text.ends_with(kSpace)) text.resize(text.size() - std::string_view(kSpace).size());
     return text;
   };

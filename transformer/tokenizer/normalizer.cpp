@@ -8,12 +8,14 @@ namespace outrider {
 namespace {
 
 Normalizer::Step unicode_step(NormalForm form) {
-  return [form](std::string text) -> Result<std::string> { return normalize(text, form); };
+  return [form](std::string text, size_t) -> Result<std::string> { return normalize(text, form); };
 }
 
 Normalizer::Step replace_matches(Regex pattern, std::string to) {
-  return [pattern = std::move(pattern), to = std::move(to)](std::string text) -> Result<std::string> {
+  return [pattern = std::move(pattern), to = std::move(to)](std::string text,
+                                                            size_t most_bytes) -> Result<std::string> {
     ASSIGN_OR_RETURN(const auto matches, pattern.find_all(text));
+    if (!to.empty() && matches.size() > most_bytes / to.size()) return grows_too_long("normalizer");
     std::string out;
     size_t at = 0;
     for (const TextRange match : matches) {
@@ -25,7 +27,7 @@ Normalizer::Step replace_matches(Regex pattern, std::string to) {
 }
 
 Normalizer::Step strip(bool left, bool right) {
-  return [=](std::string text) -> Result<std::string> {
+  return [=](std::string text, size_t) -> Result<std::string> {
     size_t begin = 0, end = text.size();
     for (size_t at = 0; left && at < text.size(); begin = at)
       if (!is_whitespace(next_codepoint(text, at))) break;
@@ -56,31 +58,42 @@ Result<Normalizer::Step> replace_from_json(const JsonView& json) {
 
 }  // namespace
 
-std::string replace_all(const std::string& text, const std::string& from, const std::string& to) {
+Status grows_too_long(std::string_view what) {
+  return unsupported(
+      fmt::format("the tokenizer's {} makes a text over 64 times as long; mend its file", what));
+}
+
+Result<std::string> replace_all(std::string_view text, std::string_view from, std::string_view to,
+                                size_t most_bytes) {
   std::string out;
   size_t at = 0;
-  for (size_t hit; (hit = text.find(from, at)) != std::string::npos; at = hit + from.size())
-    out.append(text, at, hit - at).append(to);
-  return out.append(text, at);
+  for (size_t hit; (hit = text.find(from, at)) != std::string_view::npos; at = hit + from.size()) {
+    out.append(text.substr(at, hit - at)).append(to);
+    if (out.size() > most_bytes) return grows_too_long("replacements");
+  }
+  return out.append(text.substr(at));
 }
 
 Normalizer::Step normalize_nfc() { return unicode_step(NormalForm::kNfc); }
 
 Normalizer::Step prepend(std::string prefix) {
-  return [prefix = std::move(prefix)](std::string text) -> Result<std::string> {
+  return [prefix = std::move(prefix)](std::string text, size_t) -> Result<std::string> {
     return text.empty() ? text : prefix + text;
   };
 }
 
 Normalizer::Step replace_text(std::string from, std::string to) {
-  return [from = std::move(from), to = std::move(to)](std::string text) -> Result<std::string> {
-    return replace_all(text, from, to);
+  return [from = std::move(from), to = std::move(to)](std::string text,
+                                                      size_t most_bytes) -> Result<std::string> {
+    return replace_all(text, from, to, most_bytes);
   };
 }
 
 Result<std::string> Normalizer::apply(std::string text) const {
+  const size_t most_bytes = most_bytes_of(text.size());
   for (const Step& step : steps_) {
-    ASSIGN_OR_RETURN(text, step(std::move(text)));
+    ASSIGN_OR_RETURN(text, step(std::move(text), most_bytes));
+    if (text.size() > most_bytes) return grows_too_long("normalizer");
   }
   return text;
 }

@@ -12,12 +12,11 @@ constexpr size_t kMaxTextBytes = 256u << 20;
 
 class PipelineTokenizer : public Tokenizer {
  public:
-  explicit PipelineTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
+  // `bytes`: by id.
+  PipelineTokenizer(TokenizerParts parts, std::vector<std::string> bytes)
+      : parts_(std::move(parts)), bytes_(std::move(bytes)) {
     for (const AddedToken& token : parts_.added_tokens)
       (token.normalized ? in_normalized_ : in_text_).add(token);
-    bytes_.reserve(static_cast<size_t>(vocab_size()));
-    for (int32_t id = 0; id < vocab_size(); ++id)
-      bytes_.push_back(is_special(TokenId(id)) ? "" : parts_.decoder.bytes(token(TokenId(id))));
     fingerprint_ = parts_.vocabulary.fingerprint();
   }
 
@@ -81,14 +80,20 @@ class PipelineTokenizer : public Tokenizer {
 
   TokenizerParts parts_;
   AddedTokenFinder in_text_, in_normalized_;
-  std::vector<std::string> bytes_;  // by id
+  const std::vector<std::string> bytes_;  // by id
   uint64_t fingerprint_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerParts parts) {
-  return std::make_unique<PipelineTokenizer>(std::move(parts));
+Result<std::unique_ptr<Tokenizer>> make_pipeline_tokenizer(TokenizerParts parts) {
+  std::vector<std::string> bytes(static_cast<size_t>(parts.vocabulary.size()));
+  for (int32_t id = 0; id < parts.vocabulary.size(); ++id) {
+    if (parts.vocabulary.is_special(TokenId(id))) continue;
+    ASSIGN_OR_RETURN(bytes[static_cast<size_t>(id)],
+                     parts.decoder.bytes(parts.vocabulary.token(TokenId(id))));
+  }
+  return std::unique_ptr<Tokenizer>(std::make_unique<PipelineTokenizer>(std::move(parts), std::move(bytes)));
 }
 
 }  // namespace outrider

@@ -26,6 +26,7 @@ struct TokenizerParts {
   std::vector<TokenId> prefix, suffix;  // what SpecialTokens::kAdd puts around a text
 };
 
-std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerParts parts);
+// An error: the decoder makes a token too long (Decoder::bytes).
+Result<std::unique_ptr<Tokenizer>> make_pipeline_tokenizer(TokenizerParts parts);
 
 }  // namespace outrider

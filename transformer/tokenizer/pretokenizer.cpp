@@ -66,8 +66,7 @@ void append_parts(std::string_view word, const std::vector<Part>& parts, Delimit
 
 PreTokenizer::Step split_step(FindDelimiters find, Delimiter behavior, bool invert) {
   return [=](Words& words) -> Status {
-    Words out;
-    out.begins_input = words.begins_input;
+    Words out = words.like();
     out.text.reserve(words.text.size());
     Status status;
     words.for_each([&](std::string_view word) {
@@ -116,12 +115,12 @@ PreTokenizer::Step regex_step(const char* known_pattern) {
 // Puts `prefix` before every word, or only before a word that begins the input.
 PreTokenizer::Step prefix_step(std::string prefix, bool only_at_input) {
   return [=](Words& words) -> Status {
-    Words out;
-    out.begins_input = words.begins_input;
+    Words out = words.like();
     bool is_first = true;
     words.for_each([&](std::string_view word) {
       const bool applies = !only_at_input || (is_first && words.begins_input);
       is_first = false;
+      if (out.text.size() > words.most_bytes) return;
       out.append(applies && !word.starts_with(prefix) ? prefix + std::string(word) : std::string(word));
     });
     words = std::move(out);
@@ -131,12 +130,15 @@ PreTokenizer::Step prefix_step(std::string prefix, bool only_at_input) {
 
 PreTokenizer::Step replace_spaces_step(std::string replacement) {
   return [=](Words& words) -> Status {
-    Words out;
-    out.begins_input = words.begins_input;
-    words.for_each(
-        [&](std::string_view word) { out.append(replace_all(std::string(word), " ", replacement)); });
+    Words out = words.like();
+    Status status;
+    words.for_each([&](std::string_view word) {
+      if (!status.ok()) return;
+      const auto replaced = replace_all(word, " ", replacement, words.most_bytes - out.text.size());
+      replaced.ok() ? out.append(*replaced) : void(status = replaced.status());
+    });
     words = std::move(out);
-    return {};
+    return status;
   };
 }
 
@@ -160,7 +162,11 @@ PreTokenizer PreTokenizer::byte_level(const char* pattern) {
 }
 
 Status PreTokenizer::split(Words& words) const {
-  for (const Step& step : steps_) RETURN_IF_ERROR(step(words));
+  words.most_bytes = most_bytes_of(words.text.size());
+  for (const Step& step : steps_) {
+    RETURN_IF_ERROR(step(words));
+    if (words.text.size() > words.most_bytes) return grows_too_long("pre_tokenizer");
+  }
   return {};
 }
 

@@ -1,6 +1,7 @@
 // Cuts normalised text into the words that BPE may not merge across.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -17,7 +18,16 @@ class Regex;
 struct Words {
   std::string text;
   std::vector<size_t> ends;
-  bool begins_input = false;  // the first word starts at byte 0 of what the caller gave to encode()
+  bool begins_input = false;     // the first word starts at byte 0 of what the caller gave to encode()
+  size_t most_bytes = SIZE_MAX;  // that it may get
+
+  // Empty, with the same limits.
+  Words like() const {
+    Words words;
+    words.begins_input = begins_input;
+    words.most_bytes = most_bytes;
+    return words;
+  }
 
   void append(std::string_view word) {
     if (word.empty()) return;

@@ -180,6 +180,49 @@ TEST(BadTokenizerFile, DamagedBytesNeverCrash) {
   }
 }
 
+// Forty steps that double the text would make a terabyte of one letter.
+TEST(BadTokenizerFile, StepsThatDoubleTheTextEndSoon) {
+  const auto doubling = [](const char* list, const json& step) {
+    return json{{"type", "Sequence"}, {list, std::vector<json>(40, step)}};
+  };
+  const json replace{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const json by_regex{{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "aa"}};
+  const json spaces{
+      {"type", "Metaspace"}, {"replacement", "  "}, {"prepend_scheme", "never"}, {"split", false}};
+  const json prefixed{{"type", "Sequence"},
+                      {"pretokenizers",
+                       {{{"type", "Metaspace"},
+                         {"replacement", std::string(1 << 10, 'a')},
+                         {"prepend_scheme", "always"},
+                         {"split", false}},
+                        {{"type", "Split"}, {"pattern", {{"Regex", "."}}}, {"behavior", "Isolated"}}}}};
+  const auto error_of = [](const json& file, const std::string& text) {
+    const ModelFiles files({{"tokenizer.json", file.dump()}});
+    const auto tokenizer = load_tokenizer(files.path());
+    if (!tokenizer.ok()) return tokenizer.status().message();
+    return (*tokenizer)->encode(text, SpecialTokens::kAdd).status().message();
+  };
+  for (const json& step : {replace, by_regex}) {
+    json file = small();
+    file["normalizer"] = doubling("normalizers", step);
+    EXPECT_NE(error_of(file, "a").find("over 64 times as long"), std::string::npos);
+    file["added_tokens"][0]["normalized"] = true;
+    file["added_tokens"][0]["content"] = "<a>";
+    EXPECT_NE(error_of(file, "b").find("over 64 times as long"), std::string::npos) << "an added token";
+  }
+  for (const json& step : {spaces, prefixed}) {
+    json file = small();
+    file["pre_tokenizer"] = doubling("pretokenizers", step);
+    file["decoder"] = {{"type", "Fuse"}};
+    EXPECT_NE(error_of(file, "a b").find("over 64 times as long"), std::string::npos) << step;
+  }
+  json file = small();
+  file["pre_tokenizer"] = nullptr;
+  file["decoder"] =
+      doubling("decoders", {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  EXPECT_NE(error_of(file, "b").find("over 64 times as long"), std::string::npos) << "of a token";
+}
+
 TEST(BadTokenizerFile, DeepNestingIsRefused) {
   EXPECT_EQ(load_text(std::string(100'000, '[')).code(), kMalformed);
   EXPECT_EQ(load_text("{\"model\":" + std::string(40, '[') + std::string(40, ']') + "}").code(), kMalformed);
