@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "transformer/chat_template/chat_template.h"
+#include "transformer/grammar/token_limits.h"
 
 namespace outrider {
 namespace {
@@ -93,6 +94,7 @@ Result<Request> RequestBuilder::build(RequestParams params, Names names) const {
   }
   if (params.grammar)
     RETURN_IF_ERROR(set_grammar(*params.grammar, names, request).in(name_of(params.grammar->field, names)));
+  RETURN_IF_ERROR(set_limits(params, names, request));
   if (model_.synthetic_acceptance) {
     if (params.logprobs >= 0 || params.prompt_logprobs >= 0)
       return invalid_argument(name_of("logprobs", names) + ": has no meaning with --synthetic-acceptance");
@@ -122,6 +124,26 @@ Status RequestBuilder::set_grammar(const AskedGrammar& asked, Names names, Reque
         fmt::format("the text ends where its grammar does, which {} forbids; leave it out",
                     name_of("ignore_eos", names)));
   ASSIGN_OR_RETURN(request.grammar, model_.grammars->compile(asked.spec));
+  return {};
+}
+
+Status RequestBuilder::set_limits(const RequestParams& params, Names names, Request& request) const {
+  constexpr size_t kMostWords = 256;
+  if (params.allowed_token_ids.empty() && params.bad_words.empty()) return {};
+  const char* const field = params.bad_words.empty() ? "allowed_token_ids" : "bad_words";
+  if (!model_.why_no_masks.empty()) return unsupported(model_.why_no_masks).in(name_of(field, names));
+  RETURN_IF_ERROR(check_ids("allowed_token_ids", params.allowed_token_ids, names));
+  if (params.bad_words.size() > kMostWords)
+    return invalid_argument(fmt::format("{} with {} words: must be at most {}", name_of("bad_words", names),
+                                        params.bad_words.size(), kMostWords));
+  TokenLimits limits{.allowed = params.allowed_token_ids, .banned = {}};
+  for (const std::string& word : params.bad_words) {
+    auto runs = runs_of_word(word, model_.tokenizer);
+    if (!runs.ok()) return runs.status().in(name_of("bad_words", names));
+    limits.banned.insert(limits.banned.end(), runs->begin(), runs->end());
+  }
+  request.grammar =
+      limit_tokens(std::move(limits), std::move(request.grammar), static_cast<int32_t>(model_.vocab_size));
   return {};
 }
 

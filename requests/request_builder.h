@@ -70,6 +70,7 @@ class RequestBuilder {
   Status check(const RequestParams& params, Names names) const;
   Status check_ids(const char* key, const std::vector<TokenId>& ids, Names names) const;
   Status set_grammar(const AskedGrammar& asked, Names names, Request& request) const;
+  Status set_limits(const RequestParams& params, Names names, Request& request) const;
   Status set_drafting(const RequestParams& params, Names names, Request& request) const;
 
   const RequestModel model_;

@@ -43,7 +43,9 @@ struct RequestParams {
   // How this request drafts; neither: as the run does. 0: plain decoding.
   std::optional<int> num_speculative_tokens;
   std::string gamma_policy;
-  std::optional<AskedGrammar> grammar;  // what the text must look like
+  std::optional<AskedGrammar> grammar;     // what the text must look like
+  std::vector<TokenId> allowed_token_ids;  // no other token is drawn; empty: all may be
+  std::vector<std::string> bad_words;      // that the text does not contain, as far as tokens spell them
 };
 
 // The rule is resolved. An error names --rule.

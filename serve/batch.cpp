@@ -321,6 +321,7 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
       ->capture_default_str();
   app.add_option("--served-model-name", serve.served_model_names,
                  "What the requests call the model. Default: --model as it was written")
+      ->delimiter(',')
       ->group("Batch");
   app.add_option("--chat-template", serve.chat_template, "A file with a template, instead of the model's own")
       ->group("Batch");

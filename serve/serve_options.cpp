@@ -83,8 +83,9 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->group("Server")
       ->capture_default_str();
   app.add_option("--served-model-name", o.served_model_names,
-                 "What clients call the model; may be repeated, the first is what answers say. Default: "
-                 "--model as it was written")
+                 "What clients call the model; may be repeated, or several with commas, the first is what "
+                 "answers say. Default: --model as it was written")
+      ->delimiter(',')
       ->group("Server");
   app.add_option("--api-key-file", o.api_key_file,
                  "A file with a key on each line, one of which clients must send as `Authorization: Bearer "

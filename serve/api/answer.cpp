@@ -171,6 +171,13 @@ void ApiAnswer::finished(size_t index, const Finish& finish) {
   choice.stop = finish.stop;
   choice.metrics = finish.metrics;
   ++finished_;
+  if (state_.request.includes_stop && !choice.stop.empty()) {
+    if (state_.request.stream)
+      shape_->part(index, {.request = finish.request, .ids = {}, .logprobs = {}, .text = choice.stop},
+                   *reply_);
+    else
+      choice.text += choice.stop;
+  }
   if (state_.request.stream) {
     has_said_ = true;
     shape_->end_choice(index, *reply_);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <random>
 
 #include "base/json_text.h"
@@ -19,6 +20,7 @@
 #include "serve/status.h"
 #include "start/describe.h"
 #include "transformer/chat_template/chat_template.h"
+#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {
@@ -109,6 +111,7 @@ class ServedApi final : public Api {
   void tokenize(const HttpRequest& request, const Shared& reply);
   void count_tokens(const HttpRequest& request, const Shared& reply);
   void detokenize(const HttpRequest& request, const Shared& reply);
+  void tokenizer_info(const HttpRequest&, const Shared& reply);
   void completions(const HttpRequest& request, const Shared& reply) {
     complete(ApiKind::kCompletion, request, reply);
   }
@@ -176,6 +179,7 @@ const ServedApi::Route ServedApi::kRoutes[] = {
     {"/v1/responses", "POST", false, false, &ServedApi::responses},
     {"/tokenize", "POST", false, false, &ServedApi::tokenize},
     {"/detokenize", "POST", false, false, &ServedApi::detokenize},
+    {"/tokenizer_info", "GET", false, false, &ServedApi::tokenizer_info},
 };
 
 void ServedApi::handle(HttpRequest request, Shared reply) {
@@ -321,7 +325,7 @@ void ServedApi::metrics(const HttpRequest&, const Shared& reply) {
 Result<json> ServedApi::tokenized(const std::string& text) const {
   ASSIGN_OR_RETURN(const json body, read_body(text));
   RETURN_IF_ERROR(read_model(body, models_).status());
-  ASSIGN_OR_RETURN(const auto ids, read_tokenize(body, builder_));
+  ASSIGN_OR_RETURN(const auto ids, read_tokenize(body, text, builder_));
   json tokens = json::array();
   for (const TokenId id : ids) tokens.push_back(id.value());
   return json{
@@ -351,6 +355,21 @@ void ServedApi::tokenize(const HttpRequest& request, const Shared& reply) {
 }
 void ServedApi::detokenize(const HttpRequest& request, const Shared& reply) {
   send(*reply, detokenized(request.body));
+}
+
+// The model's tokenizer_config.json as far as there is one, with the chat template that is used here.
+void ServedApi::tokenizer_info(const HttpRequest&, const Shared& reply) {
+  const Tokenizer& tokenizer = *prepared_.tokenizer;
+  const auto file = std::filesystem::path(options_.cluster.models.model) / "tokenizer_config.json";
+  std::error_code ignored;
+  json info = json::object();
+  if (std::filesystem::exists(file, ignored))
+    if (auto config = read_json_file(file); config.ok() && config->is_object()) info = *std::move(config);
+  if (!builder_.chat_template().empty()) info["chat_template"] = builder_.chat_template();
+  info["vocab_size"] = tokenizer.vocab_size();
+  if (const auto bos = tokenizer.bos(); bos && !info.contains("bos_token"))
+    info["bos_token"] = tokenizer.token(*bos);
+  send(*reply, info);
 }
 
 Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::string& text) const {

@@ -15,12 +15,25 @@ namespace {
 using nlohmann::json;
 
 // Beside kSamplingFields.
-constexpr std::array<std::string_view, 9> kCommon = {
-    "model",   "n",          "best_of",         "stream",          "stream_options",
-    "timeout", "cache_salt", "prompt_logprobs", "return_token_ids"};
+constexpr std::array<std::string_view, 16> kCommon = {"model",
+                                                      "n",
+                                                      "best_of",
+                                                      "stream",
+                                                      "stream_options",
+                                                      "timeout",
+                                                      "cache_salt",
+                                                      "prompt_logprobs",
+                                                      "return_token_ids",
+                                                      "max_completion_tokens",
+                                                      "allowed_token_ids",
+                                                      "bad_words",
+                                                      "add_special_tokens",
+                                                      "skip_special_tokens",
+                                                      "return_tokens_as_token_ids",
+                                                      "include_stop_str_in_output"};
 constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
 // Beside kChatFields.
-constexpr std::array<std::string_view, 2> kChatOnly = {"max_completion_tokens", "top_logprobs"};
+constexpr std::array<std::string_view, 1> kChatOnly = {"top_logprobs"};
 // Read elsewhere, and named here for those who misspell them.
 constexpr std::array<std::string_view, 2> kTools = {"tools", "tool_choice"};
 constexpr std::array<std::string_view, 5> kMessagesOnly = {"messages", "system", "stop_sequences", "thinking",
@@ -49,8 +62,6 @@ constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
                                 {"verbosity", "[]"},
                                 {"length_penalty", "[1]"},
                                 {"use_beam_search", "[false]"},
-                                {"include_stop_str_in_output", "[false]"},
-                                {"skip_special_tokens", "[true]"},
                                 {"spaces_between_special_tokens", "[true]"},
                                 {"detokenize", "[true]"},
                                 {"truncate_prompt_tokens", "[]"},
@@ -60,7 +71,25 @@ constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
                                 {"chat_template_kwargs", "[{}]"},
                                 {"chat_template", "[]"},
                                 {"documents", "[[]]"},
-                                {"logits_processors", "[[]]"}};
+                                {"logits_processors", "[[]]"},
+                                // Of vLLM, SGLang and llama.cpp, switched off or at their defaults.
+                                {"echo", "[false]"},
+                                {"include_reasoning", "[true, false]"},
+                                {"separate_reasoning", "[true, false]"},
+                                {"chat_template_content_format", R"(["auto"])"},
+                                {"guided_decoding_backend", R"(["auto"])"},
+                                {"mm_processor_kwargs", "[{}]"},
+                                {"vllm_xargs", "[{}]"},
+                                {"kv_transfer_params", "[{}]"},
+                                {"typical_p", "[1]"},
+                                {"mirostat", "[0]"},
+                                {"dry_multiplier", "[0]"},
+                                {"xtc_probability", "[0]"},
+                                {"top_n_sigma", "[-1]"},
+                                {"dynatemp_range", "[0]"},
+                                {"n_probs", "[0]"},
+                                {"no_stop_trim", "[false]"},
+                                {"lora_path", "[]"}};
 
 template <class List>
 bool holds(const List& list, std::string_view key) {

@@ -19,7 +19,8 @@ std::string shown_bytes(TokenId id, const Tokenizer& tokenizer) {
 }
 
 // A token that is no whole character is written as its bytes, so that no two look alike.
-std::string token_text(TokenId id, const Tokenizer& tokenizer) {
+std::string token_text(TokenId id, const Tokenizer& tokenizer, TokenNames names = TokenNames::kText) {
+  if (names == TokenNames::kIds) return fmt::format("token_id:{}", id.value());
   const std::string bytes = shown_bytes(id, tokenizer);
   if (!find_invalid_utf8(bytes)) return bytes;
   std::string text = "bytes:";
@@ -50,12 +51,12 @@ void add_offset(TokenId id, const Tokenizer& tokenizer, json& out, int64_t& offs
   offset += characters(bytes) - (is_stripped ? 1 : 0);
 }
 
-void add_position(const PositionLogprobs& position, int top_count, const Tokenizer& tokenizer, json& out,
-                  int64_t& offset) {
-  const std::string text = token_text(position.chosen.id, tokenizer);
+void add_position(const PositionLogprobs& position, int top_count, const Tokenizer& tokenizer,
+                  TokenNames names, json& out, int64_t& offset) {
+  const std::string text = token_text(position.chosen.id, tokenizer, names);
   json top{{text, position.chosen.logprob}};  // also where it is none of the best
   for (const TokenLogprob& token : best(position, top_count))
-    top.emplace(token_text(token.id, tokenizer), token.logprob);
+    top.emplace(token_text(token.id, tokenizer, names), token.logprob);
   out["tokens"].push_back(text);
   out["token_logprobs"].push_back(position.chosen.logprob);
   out["top_logprobs"].push_back(std::move(top));
@@ -65,21 +66,22 @@ void add_position(const PositionLogprobs& position, int top_count, const Tokeniz
 }  // namespace
 
 json completion_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
-                         int64_t& offset) {
+                         int64_t& offset, TokenNames names) {
   json out = empty_logprobs();
   for (const PositionLogprobs& position : positions)
-    add_position(position, std::numeric_limits<int>::max(), tokenizer, out, offset);
+    add_position(position, std::numeric_limits<int>::max(), tokenizer, names, out, offset);
   return out;
 }
 
 json echo_logprobs(TokenId first, std::span<const PositionLogprobs> positions, int top,
-                   const Tokenizer& tokenizer, int64_t& offset) {
+                   const Tokenizer& tokenizer, int64_t& offset, TokenNames names) {
   json out = empty_logprobs();
-  out["tokens"].push_back(token_text(first, tokenizer));
+  out["tokens"].push_back(token_text(first, tokenizer, names));
   out["token_logprobs"].push_back(nullptr);
   out["top_logprobs"].push_back(nullptr);
   add_offset(first, tokenizer, out, offset);
-  for (const PositionLogprobs& position : positions) add_position(position, top, tokenizer, out, offset);
+  for (const PositionLogprobs& position : positions)
+    add_position(position, top, tokenizer, names, out, offset);
   return out;
 }
 
@@ -108,10 +110,11 @@ json ids_json(std::span<const TokenId> ids) {
   return out;
 }
 
-json chat_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer) {
+json chat_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
+                   TokenNames names) {
   const auto entry = [&](const TokenLogprob& token) {
     const std::string bytes = shown_bytes(token.id, tokenizer);
-    return json{{"token", token_text(token.id, tokenizer)},
+    return json{{"token", token_text(token.id, tokenizer, names)},
                 {"logprob", token.logprob},
                 {"bytes", std::vector<uint8_t>(bytes.begin(), bytes.end())}};
   };

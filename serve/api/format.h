@@ -11,21 +11,29 @@
 
 namespace outrider {
 
+// How log-probabilities name tokens.
+enum class TokenNames {
+  kText,  // "bytes:\\xNN" where it is no whole character
+  kIds,   // "token_id:42", which no two share
+};
+
 // {tokens, token_logprobs, top_logprobs, text_offset}. `offset`: characters of the text so far; moved past
 // these tokens.
 nlohmann::json completion_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
-                                   int64_t& offset);
+                                   int64_t& offset, TokenNames names = TokenNames::kText);
 // Log-probabilities of an echoed prompt: its first token, which has none, and those that follow it. Of
 // the best ones so many.
 nlohmann::json echo_logprobs(TokenId first, std::span<const PositionLogprobs> positions, int top,
-                             const Tokenizer& tokenizer, int64_t& offset);
+                             const Tokenizer& tokenizer, int64_t& offset,
+                             TokenNames names = TokenNames::kText);
 // vLLM's "prompt_logprobs": [null, {id: {logprob, rank, decoded_token}}, ...]. A rank is null where the token
 // is none of the best.
 nlohmann::json prompt_logprobs_json(std::span<const PositionLogprobs> positions, int top,
                                     const Tokenizer& tokenizer);
 nlohmann::json ids_json(std::span<const TokenId> ids);
 // {content: [{token, logprob, bytes, top_logprobs}]}.
-nlohmann::json chat_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer);
+nlohmann::json chat_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
+                             TokenNames names = TokenNames::kText);
 
 nlohmann::json usage_json(int64_t prompt_tokens, int64_t completion_tokens);
 // {speculative_decoding: {...}} with vLLM's names.

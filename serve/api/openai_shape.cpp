@@ -140,7 +140,7 @@ class OpenAiShape final : public ReplyShape {
   }
   json echoed_logprobs(ApiChoice& choice, size_t index) const {
     return echo_logprobs(state_.request.prompt_ids[index].front(), choice.prompt_logprobs,
-                         state_.request.logprobs, state_.tokenizer, choice.text_offset);
+                         state_.request.logprobs, state_.tokenizer, choice.text_offset, token_names());
   }
   json scored_prompt(size_t index) const {
     return prompt_logprobs_json(state_.choices[index].prompt_logprobs, state_.request.prompt_logprobs,
@@ -160,12 +160,17 @@ class OpenAiShape final : public ReplyShape {
     else if (request.return_token_ids)
       first = choice_json(index, "text", "", nullptr, nullptr);
     if (first.is_null()) return;
-    if (request.return_token_ids) first["prompt_token_ids"] = ids_json(request.prompt_ids[index]);
-    stream(std::move(first), reply);
+    // Where whole answers have them: of chats beside the choices, of completions in each.
+    json beside;
+    if (request.return_token_ids)
+      (is_chat() ? beside : first)["prompt_token_ids"] = ids_json(request.prompt_ids[index]);
+    stream(std::move(first), reply, false, std::move(beside));
   }
 
-  void stream(json choice, HttpReply& reply, bool is_last = false) const {
+  // `beside`: further members of the event; null: none.
+  void stream(json choice, HttpReply& reply, bool is_last = false, json beside = nullptr) const {
     json event = base();
+    if (beside.is_object()) event.update(beside);
     event["choices"] = json::array();
     if (!is_last) event["choices"].push_back(std::move(choice));
     if (is_last || state_.request.continuous_usage)
@@ -189,6 +194,10 @@ class OpenAiShape final : public ReplyShape {
     return reply;
   }
 
+  TokenNames token_names() const {
+    return state_.request.tokens_as_ids ? TokenNames::kIds : TokenNames::kText;
+  }
+
   json usage() const { return usage_json(state_.request.prompt_tokens, state_.tokens()); }
   json whole_usage() const {
     json all = usage();
@@ -203,8 +212,8 @@ class OpenAiShape final : public ReplyShape {
 
   json logprobs_of(ApiChoice& choice, std::span<const PositionLogprobs> positions) const {
     if (state_.request.logprobs < 0) return nullptr;
-    return is_chat() ? chat_logprobs(positions, state_.tokenizer)
-                     : completion_logprobs(positions, state_.tokenizer, choice.text_offset);
+    return is_chat() ? chat_logprobs(positions, state_.tokenizer, token_names())
+                     : completion_logprobs(positions, state_.tokenizer, choice.text_offset, token_names());
   }
 
   // `body`: "text", "delta" or "message".

@@ -34,6 +34,14 @@ Status take_range(const json& body, const char* key, int least, int most, int& t
   return {};
 }
 
+// How many log-probabilities are told of a token; -1: as many as there may be.
+Status take_count(const json& body, const char* key, int& to) {
+  constexpr int kMost = 100;
+  const json* const value = find_field(body, key);
+  if (value && value->is_number_integer() && *value == -1) return to = kMost, Status();
+  return take_range(body, key, 0, kMost, to);
+}
+
 Status check_known(std::span<const std::string_view> known, const json& object) {
   for (const auto& [key, value] : object.items())
     if (!value.is_null() && std::find(known.begin(), known.end(), key) == known.end())
@@ -52,6 +60,7 @@ Status read_stream(const json& body, ApiRequest& to) {
   RETURN_IF_ERROR(check_known(kKnown, *options).in("\"stream_options\""));
   RETURN_IF_ERROR(take(*options, "include_usage", to.include_usage));
   RETURN_IF_ERROR(take(*options, "continuous_usage_stats", to.continuous_usage));
+  if (find_field(*options, "include_usage") && !to.include_usage) to.continuous_usage = false;
   RETURN_IF_ERROR(take(*options, "include_obfuscation", pads));
   return pads ? unsupported("\"stream_options\": \"include_obfuscation\" is not supported; leave it out")
               : Status();
@@ -61,24 +70,23 @@ Status read_stream(const json& body, ApiRequest& to) {
 Status read_logprobs(ApiKind kind, const json& body, int& logprobs) {
   logprobs = -1;
   if (kind == ApiKind::kCompletion)
-    return find_field(body, "logprobs") ? take_range(body, "logprobs", 0, 100, logprobs) : Status();
+    return find_field(body, "logprobs") ? take_count(body, "logprobs", logprobs) : Status();
   bool wanted = false;
   int top = 0;
   RETURN_IF_ERROR(take(body, "logprobs", wanted));
-  RETURN_IF_ERROR(take_range(body, "top_logprobs", 0, 100, top));
+  RETURN_IF_ERROR(take_count(body, "top_logprobs", top));
   if (top > 0 && !wanted) return invalid_argument("\"top_logprobs\" needs \"logprobs\": true");
   if (wanted) logprobs = top;
   return {};
 }
 
 // 0: only the prompt is asked about. Nothing: not said.
-Status read_max_tokens(ApiKind kind, const json& body, std::optional<int>& to) {
+Status read_max_tokens(const json& body, std::optional<int>& to) {
   int max_tokens = 0, newer = 0;
   RETURN_IF_ERROR(take(body, "max_tokens", max_tokens));
   if (max_tokens < 0)
     return invalid_argument(fmt::format("\"max_tokens\" {}: must be at least 0", max_tokens));
   if (find_field(body, "max_tokens")) to = max_tokens;
-  if (kind == ApiKind::kCompletion) return {};
   RETURN_IF_ERROR(take(body, "max_completion_tokens", newer));
   if (!find_field(body, "max_completion_tokens")) return {};
   if (newer < 1)
@@ -102,10 +110,32 @@ Result<std::vector<TokenId>> read_ids(const json& list, const char* key, int64_t
   return ids;
 }
 
-Result<Prompt> text_prompt(const json& text, const RequestBuilder& builder) {
+// Which tokens may be drawn at all.
+Status read_limits(const json& body, const RequestBuilder& builder, RequestParams& to) {
+  if (const json* const ids = find_field(body, "allowed_token_ids")) {
+    ASSIGN_OR_RETURN(to.allowed_token_ids, read_ids(*ids, "allowed_token_ids", builder.vocab_size()));
+    if (to.allowed_token_ids.empty())
+      return invalid_argument("\"allowed_token_ids\" is empty; leave it out, or name a token");
+  }
+  const json* const words = find_field(body, "bad_words");
+  if (!words) return {};
+  const auto is_text = [](const json& word) { return word.is_string(); };
+  if (!words->is_array() || !std::all_of(words->begin(), words->end(), is_text))
+    return invalid_argument("\"bad_words\" must be a list of texts");
+  to.bad_words = words->get<std::vector<std::string>>();
+  return {};
+}
+
+// `otherwise`: where the body does not say.
+Result<SpecialTokens> read_special_tokens(const json& body, SpecialTokens otherwise) {
+  bool adds = otherwise == SpecialTokens::kAdd;
+  RETURN_IF_ERROR(take(body, "add_special_tokens", adds));
+  return adds ? SpecialTokens::kAdd : SpecialTokens::kOmit;
+}
+
+Result<Prompt> text_prompt(const json& text, SpecialTokens special, const RequestBuilder& builder) {
   Prompt prompt{.ids = {}, .text = text.get<std::string>()};
-  ASSIGN_OR_RETURN(prompt.ids,
-                   builder.encode(prompt.text, SpecialTokens::kAdd, RequestBuilder::Names::kKeys));
+  ASSIGN_OR_RETURN(prompt.ids, builder.encode(prompt.text, special, RequestBuilder::Names::kKeys));
   return prompt;
 }
 
@@ -128,11 +158,13 @@ Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder&
   if (list.size() > most)
     return invalid_argument(
         fmt::format("\"prompt\" is a list of {}; send at most {} at once", list.size(), most));
+  ASSIGN_OR_RETURN(const SpecialTokens special, read_special_tokens(body, SpecialTokens::kAdd));
   std::vector<Prompt> prompts;
   for (const json& item : list) {
     if (!item.is_string() && !item.is_array())
       return invalid_argument("\"prompt\" must be a text, a list of texts, or token ids");
-    ASSIGN_OR_RETURN(Prompt read, item.is_string() ? text_prompt(item, builder) : ids_prompt(item, builder));
+    ASSIGN_OR_RETURN(Prompt read,
+                     item.is_string() ? text_prompt(item, special, builder) : ids_prompt(item, builder));
     prompts.push_back(std::move(read));
   }
   return prompts;
@@ -144,7 +176,8 @@ Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBu
   if (tools) chat.options.tools = tools->definitions;
   auto text = builder.render(chat.messages, chat.options);
   if (!text.ok()) return text.status().in("\"messages\"");
-  return builder.encode(*text, SpecialTokens::kOmit, RequestBuilder::Names::kKeys);
+  ASSIGN_OR_RETURN(const SpecialTokens special, read_special_tokens(body, SpecialTokens::kOmit));
+  return builder.encode(*text, special, RequestBuilder::Names::kKeys);
 }
 
 Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& builder,
@@ -163,9 +196,10 @@ Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefault
   parameters.seed = defaults.seed;
   RETURN_IF_ERROR(take_sampling(body, parameters));
   RETURN_IF_ERROR(read_logprobs(kind, body, parameters.logprobs));
-  RETURN_IF_ERROR(read_max_tokens(kind, body, max_tokens));
+  RETURN_IF_ERROR(read_max_tokens(body, max_tokens));
   if (find_field(body, "prompt_logprobs"))
-    RETURN_IF_ERROR(take_range(body, "prompt_logprobs", 0, 100, parameters.prompt_logprobs));
+    RETURN_IF_ERROR(take_count(body, "prompt_logprobs", parameters.prompt_logprobs));
+  RETURN_IF_ERROR(read_limits(body, builder, parameters));
   bool echo = false;
   RETURN_IF_ERROR(take(body, "echo", echo));
   out.is_scored_only = max_tokens == 0;
@@ -219,6 +253,23 @@ std::vector<TokenId> shown_tokens(ToolFormat format, const Tokenizer& tokenizer)
   return shown;
 }
 
+std::vector<TokenId> special_tokens(const Tokenizer& tokenizer) {
+  std::vector<TokenId> special;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.is_special(TokenId(id))) special.emplace_back(id);
+  return special;
+}
+
+// A text would end before the length that was asked for.
+Status check_length(const json& body, int64_t asked, int64_t prompt, const RequestBuilder& builder) {
+  if (prompt + asked <= builder.max_context()) return {};
+  return resource_exhausted(
+      fmt::format("\"{}\" {}: the prompt has {} tokens and the context {}, which leaves {}; lower it, or "
+                  "shorten the prompt",
+                  find_field(body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens", asked,
+                  prompt, builder.max_context(), builder.max_context() - prompt));
+}
+
 // Choice 0 draws as a request of its own would.
 Seed seed_of(Seed seed, int choice) {
   return choice == 0 ? seed : Seed{hash_combine(seed.value, static_cast<uint64_t>(choice))};
@@ -266,6 +317,10 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   RETURN_IF_ERROR(read_stream(body, out));
   RETURN_IF_ERROR(read_timeout(body, out.timeout));
   RETURN_IF_ERROR(take(body, "return_token_ids", out.return_token_ids));
+  RETURN_IF_ERROR(take(body, "return_tokens_as_token_ids", out.tokens_as_ids));
+  RETURN_IF_ERROR(take(body, "include_stop_str_in_output", out.includes_stop));
+  bool skips_special_tokens = true;
+  RETURN_IF_ERROR(take(body, "skip_special_tokens", skips_special_tokens));
   int n = 1;
   std::optional<int> max_tokens;
   bool echo = false;
@@ -279,7 +334,10 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   RETURN_IF_ERROR(take_tools(structure, builder, out));
   ASSIGN_OR_RETURN(Request parameters,
                    read_parameters(kind, body, defaults, structure, max_tokens, out, builder));
-  if (out.tools) parameters.shown = shown_tokens(out.tools->format, builder.tokenizer());
+  if (!skips_special_tokens)
+    parameters.shown = special_tokens(builder.tokenizer());
+  else if (out.tools)
+    parameters.shown = shown_tokens(out.tools->format, builder.tokenizer());
   ASSIGN_OR_RETURN(auto prompts, kind == ApiKind::kChat ? read_chat(body, builder, structure.tools)
                                                         : read_prompts(body, builder, most));
   if (prompts.size() * static_cast<size_t>(n) > most)
@@ -290,6 +348,8 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
     out.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
     RETURN_IF_ERROR(builder.set_prompt(request, std::move(prompt.ids))
                         .in(kind == ApiKind::kChat ? "\"messages\"" : "\"prompt\""));
+    const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    if (max_tokens) RETURN_IF_ERROR(check_length(body, *max_tokens, prompt_tokens, builder));
     if (!max_tokens && kind == ApiKind::kChat)
       request.max_tokens =
           static_cast<int32_t>(builder.max_context() - static_cast<int64_t>(request.prompt.size()));
@@ -323,13 +383,18 @@ Result<std::string> read_model(const json& body, const std::vector<std::string>&
   return model;
 }
 
-Result<std::vector<TokenId>> read_tokenize(const json& body, const RequestBuilder& builder) {
+Result<std::vector<TokenId>> read_tokenize(const json& body, std::string_view text_of_body,
+                                           const RequestBuilder& builder) {
   constexpr std::string_view kPrompt[] = {"model", "prompt", "add_special_tokens"};
   if (find_field(body, "messages")) {
     std::vector<std::string_view> known(kChatFields.begin(), kChatFields.end());
-    known.emplace_back("model");
+    known.insert(known.end(), {"model", "add_special_tokens", "tools", "tool_choice"});
     RETURN_IF_ERROR(check_known(known, body));
-    return read_conversation(body, builder);
+    if (!find_field(body, "tools")) return read_conversation(body, builder);
+    ASSIGN_OR_RETURN(const ordered_json written, parse_ordered_json(text_of_body, "the body"));
+    ASSIGN_OR_RETURN(const Structure structure, read_structure(ApiKind::kChat, written));
+    if (structure.tools) RETURN_IF_ERROR(tool_format_of(builder.chat_template()).status());
+    return read_conversation(body, builder, structure.tools);
   }
   std::string text;
   bool add_special_tokens = true;

@@ -26,6 +26,8 @@ struct ApiRequest {
   int logprobs = -1, prompt_logprobs = -1;       // as asked for
   bool echoes_logprobs = false;                  // "logprobs" are also those of the prompt
   bool return_token_ids = false;
+  bool tokens_as_ids = false;            // log-probabilities name tokens "token_id:42"
+  bool includes_stop = false;            // the text has the stop text that ended it
   bool is_scored_only = false;           // "max_tokens": 0: what is generated is not shown
   std::chrono::milliseconds timeout{0};  // 0: none
   bool stream = false;
@@ -63,8 +65,9 @@ Result<std::string> read_model(const nlohmann::json& body, const std::vector<std
 Result<ApiRequest> read_api_request(ApiKind kind, const nlohmann::json& body, const ApiDefaults& defaults,
                                     const RequestBuilder& builder);
 
-// What /tokenize is to tell: of "prompt", or of "messages".
-Result<std::vector<TokenId>> read_tokenize(const nlohmann::json& body, const RequestBuilder& builder);
+// What /tokenize is to tell: of "prompt", or of "messages" and "tools". `text`: the body as it came.
+Result<std::vector<TokenId>> read_tokenize(const nlohmann::json& body, std::string_view text,
+                                           const RequestBuilder& builder);
 // The prompt of a body of /v1/messages/count_tokens, which is one of /v1/messages without what says how to
 // answer. `text`: the body as it came.
 Result<std::vector<TokenId>> read_count_tokens(const nlohmann::json& body, std::string_view text,

@@ -283,7 +283,7 @@ TEST_F(ServeApi, AValueOfAnotherTypeIsRefusedOrTaken) {
       if (kind != ApiKind::kMessages) continue;
       formless.erase("max_tokens");
       EXPECT_NO_THROW((void)read_count_tokens(formless, formless.dump(), builder)) << formless;
-      EXPECT_NO_THROW((void)read_tokenize(formless, builder)) << formless;
+      EXPECT_NO_THROW((void)read_tokenize(formless, formless.dump(), builder)) << formless;
     }
 }
 
@@ -377,6 +377,15 @@ TEST_F(ServeApi, CountsTheTokensThatAMessageWouldSend) {
   message["max_tokens"] = 3;
   EXPECT_EQ(*counted, read(message, ApiKind::kMessages)->requests[0].prompt);
   EXPECT_FALSE(read_count_tokens(message, message.dump(), builder).ok()) << "it counts no answer";
+  // A tool is part of the prompt, as its template writes it; this template has none.
+  json with_tools{{"messages", body["messages"]},
+                  {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}};
+  EXPECT_NE(
+      read_tokenize(with_tools, with_tools.dump(), builder).status().message().find("chat template has none"),
+      std::string::npos);
+  with_tools["tools"] = json::array();
+  EXPECT_EQ(read_tokenize(with_tools, with_tools.dump(), builder).value(),
+            read({{"messages", body["messages"]}}, ApiKind::kChat)->requests[0].prompt);
 }
 
 TEST_F(ServeApi, FieldsAreKnownOrRefusedByName) {
@@ -402,6 +411,128 @@ TEST_F(ServeApi, FieldsAreKnownOrRefusedByName) {
   meant(ApiKind::kResponses, "max_output_token", "max_output_tokens");
 }
 
+// Other servers take them, and they ask for nothing that this one does not do.
+TEST_F(ServeApi, ValuesThatAskForNothingAreTaken) {
+  const auto chat = [&](const json& more) {
+    json body{{"messages", {{{"role", "user"}, {"content", "x"}}}}};
+    body.update(more);
+    return error(body, ApiKind::kChat);
+  };
+  for (const json& more :
+       {json{{"echo", false}}, json{{"include_reasoning", true}}, json{{"include_reasoning", false}},
+        json{{"separate_reasoning", true}}, json{{"chat_template_content_format", "auto"}},
+        json{{"guided_decoding_backend", "auto"}}, json{{"typical_p", 1.0}}, json{{"mirostat", 0}},
+        json{{"dry_multiplier", 0.0}}, json{{"xtc_probability", 0}}, json{{"add_special_tokens", false}},
+        json{{"skip_special_tokens", true}}, json{{"include_stop_str_in_output", false}},
+        json{{"return_tokens_as_token_ids", false}}, json{{"stream_options", nullptr}},
+        json{{"vllm_xargs", nullptr}}})
+    EXPECT_EQ(chat(more), "") << more;
+  for (const json& more : {json{{"echo", true}}, json{{"mirostat", 2}}, json{{"typical_p", 0.5}}})
+    EXPECT_NE(chat(more), "") << more;
+}
+
+TEST_F(ServeApi, TokensMayBeAllowedOrForbidden) {
+  const auto request = [&](const json& more) {
+    json body{{"prompt", "x"}};
+    body.update(more);
+    return read(json::parse(body.dump())).value().requests[0];  // whole numbers without a sign, as they come
+  };
+  EXPECT_EQ(request({{"bad_words", json::array()}}).grammar, nullptr);
+  ASSERT_NE(request({{"allowed_token_ids", {5, 6}}}).grammar, nullptr);
+  ASSERT_NE(request({{"bad_words", {"day"}}}).grammar, nullptr);
+  for (const json& wrong : {json{{"allowed_token_ids", json::array()}}, json{{"allowed_token_ids", {-1}}},
+                            json{{"allowed_token_ids", {99999999}}}, json{{"allowed_token_ids", "5"}},
+                            json{{"bad_words", "day"}}, json{{"bad_words", {1}}}}) {
+    json body{{"prompt", "x"}};
+    body.update(wrong);
+    EXPECT_NE(error(body).find(wrong.begin().key()), std::string::npos) << wrong << ": " << error(body);
+  }
+}
+
+TEST_F(ServeApi, SpecialTokensAreAddedAndShownAsAsked) {
+  const auto ids = [&](const json& body, ApiKind kind = ApiKind::kCompletion) {
+    return read(body, kind).value().requests[0].prompt;
+  };
+  const auto bos = prepared_.tokenizer->bos();
+  ASSERT_TRUE(bos);
+  EXPECT_EQ(ids({{"prompt", "day"}}).front(), *bos);
+  EXPECT_NE(ids({{"prompt", "day"}, {"add_special_tokens", false}}).front(), *bos);
+  const json chat{{"messages", {{{"role", "user"}, {"content", "day"}}}}};
+  json with_bos = chat;
+  with_bos["add_special_tokens"] = true;
+  auto expected = ids(chat, ApiKind::kChat);
+  expected.insert(expected.begin(), *bos);
+  EXPECT_EQ(ids(with_bos, ApiKind::kChat), expected);
+  EXPECT_TRUE(read({{"prompt", "x"}})->requests[0].shown.empty());
+  const auto shown = read({{"prompt", "x"}, {"skip_special_tokens", false}})->requests[0].shown;
+  EXPECT_NE(std::find(shown.begin(), shown.end(), *bos), shown.end());
+}
+
+TEST_F(ServeApi, LengthsBeyondTheContextAreRefused) {
+  const auto most = static_cast<int>(prepared_.max_model_len) -
+                    static_cast<int>(read({{"prompt", "x"}})->requests[0].prompt.size());
+  EXPECT_EQ(error({{"prompt", "x"}, {"max_tokens", most}}), "");
+  const Status status = read({{"prompt", "x"}, {"max_tokens", most + 1}}).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << "context_length_exceeded";
+  EXPECT_TRUE(status.message().starts_with("\"max_tokens\"")) << status.message();
+  EXPECT_EQ(read({{"prompt", "x"}, {"max_completion_tokens", 3}})->requests[0].max_tokens, 3);
+  EXPECT_EQ(error({{"prompt", "x"}, {"max_completion_tokens", 3}, {"max_tokens", 3}}), "");
+  EXPECT_TRUE(error({{"input", "x"}, {"max_output_tokens", 1 << 20}}, ApiKind::kResponses)
+                  .starts_with("\"max_output_tokens\""));
+}
+
+TEST_F(ServeApi, CountsOfLogprobsAndUsageAreAsAsked) {
+  EXPECT_EQ(read({{"prompt", "x"}, {"logprobs", -1}})->logprobs, 100);
+  EXPECT_EQ(read({{"prompt", "x"}, {"prompt_logprobs", -1}})->prompt_logprobs, 100);
+  EXPECT_NE(error({{"prompt", "x"}, {"logprobs", -2}}), "");
+  const auto streamed = [&](const json& options) {
+    return read({{"prompt", "x"}, {"stream", true}, {"stream_options", options}}).value();
+  };
+  EXPECT_TRUE(streamed({{"continuous_usage_stats", true}}).continuous_usage);
+  const ApiRequest none = streamed({{"include_usage", false}, {"continuous_usage_stats", true}});
+  EXPECT_FALSE(none.continuous_usage || none.include_usage);
+}
+
+// A whole answer is gathered before it is sent.
+TEST_F(ServeApi, LogprobsOfAWholeAnswerAreBounded) {
+  const std::vector<std::string> prompts(128, "x");
+  const json much{{"prompt", prompts}, {"max_tokens", 480}, {"logprobs", 100}};
+  EXPECT_NE(error(much).find("--max-answer-logprobs"), std::string::npos) << error(much);
+  json streamed = much, fewer = much, plain = much;
+  streamed["stream"] = true;
+  fewer["logprobs"] = 10;
+  plain.erase("logprobs");
+  for (const json& body : {streamed, fewer, plain}) EXPECT_EQ(error(body), "");
+  // Without a length of its own a text ends where the bound is.
+  json chat{{"messages", {{{"role", "user"}, {"content", "x"}}}},
+            {"n", 16},
+            {"logprobs", true},
+            {"top_logprobs", 100}};
+  const RequestBuilder builder(request_model(settings_.models, settings_.speculation, prepared_, chat_));
+  const auto cut = read_api_request(ApiKind::kChat, chat,
+                                    {.params = params_,
+                                     .models = models_,
+                                     .synthetic_acceptance = {},
+                                     .seed = 7,
+                                     .limits = {.logprobs = 16 * 101 * 20}},
+                                    builder);
+  ASSERT_TRUE(cut.ok()) << cut.status().message();
+  for (const Request& request : cut->requests) EXPECT_EQ(request.max_tokens, 20);
+}
+
+TEST_F(ServeApi, NoMessageRepeatsALongValue) {
+  const std::string much(1 << 20, 'x');
+  for (const char* key :
+       {"gamma_policy", "rule", "model", "prompt_x", "logprobs", "seed", "stop", "bad_words",
+        "allowed_token_ids", "timeout", "stream_options", "structured_outputs", "guided_json"}) {
+    json body{{"prompt", "x"}};
+    body[key] = much;
+    EXPECT_LT(error(body).size(), 1500u) << key;
+  }
+  const json bias{{"prompt", "x"}, {"logit_bias", {{much, much}}}};
+  EXPECT_LT(error(bias).size(), 1500u);
+}
+
 // Bytes of a character that several tokens share belong to no text alone.
 TEST_F(ServeApi, TokensThatAreNoCharactersShowTheirBytes) {
   const TokenId first = id("Ã"), second = id("©");  // 0xc3 0xa9, as byte-level vocabularies write them
@@ -422,6 +553,8 @@ TEST_F(ServeApi, TokensThatAreNoCharactersShowTheirBytes) {
   EXPECT_EQ(chat[1]["bytes"], json{0xc3});
   EXPECT_EQ(chat[1]["top_logprobs"][0]["token"], " time");
   EXPECT_EQ(chat[3]["bytes"], (json{'<', '/', 's', '>'}));
+  EXPECT_EQ(chat_logprobs(positions, *prepared_.tokenizer, TokenNames::kIds)["content"][1]["token"],
+            fmt::format("token_id:{}", first.value()));
 }
 
 TEST(ServeFormat, SpeculationCountsRoundsWithDraftsOnly) {

@@ -155,6 +155,69 @@ TEST_F(ServeClients, DraftLengthAndPolicyAreEachRequestsOwn) {
   EXPECT_EQ(error(with(kGreedy, {{"gamma_policy", "fxed"}}))["param"], "gamma_policy");
 }
 
+// With drafts and without, streamed and whole.
+TEST_F(ServeClients, TokensAreAllowedAndForbidden) {
+  const json free = server_->complete(with(kGreedy, {{"return_token_ids", true}}))["choices"][0];
+  const json ids = free["token_ids"];
+  const json few{ids[0], ids[1]};
+  const auto made = [&](const json& more) {
+    const json plain = server_->complete(
+        with(with(kGreedy, {{"return_token_ids", true}, {"num_speculative_tokens", 0}}), more));
+    const json drafted = server_->complete(with(with(kGreedy, {{"return_token_ids", true}}), more));
+    EXPECT_EQ(plain["choices"][0]["token_ids"], drafted["choices"][0]["token_ids"]) << more;
+    return drafted["choices"][0];
+  };
+  for (const json& id : made({{"allowed_token_ids", few}})["token_ids"])
+    EXPECT_TRUE(id == few[0] || id == few[1]) << id;
+  ASSERT_NE(free["text"].get<std::string>().find("was"), std::string::npos) << free["text"];
+  // Other tokens may spell it; the one that stands for it is not drawn.
+  const json word = server_->ask("/tokenize", {{"prompt", " was"}, {"add_special_tokens", false}})["tokens"];
+  ASSERT_EQ(word.size(), 1u);
+  ASSERT_NE(std::find(ids.begin(), ids.end(), word[0]), ids.end());
+  const json without = made({{"bad_words", {"was"}}})["token_ids"];
+  EXPECT_EQ(std::find(without.begin(), without.end(), word[0]), without.end());
+  EXPECT_EQ(made({{"bad_words", {"xylophone"}}})["token_ids"], ids);
+  EXPECT_EQ(error(with(kGreedy, {{"bad_words", 1}}))["param"], "bad_words");
+}
+
+TEST_F(ServeClients, StopTextsStayWhereTheyAreAskedFor) {
+  const json cut = server_->complete(with(kGreedy, {{"stop", {" a "}}}))["choices"][0];
+  ASSERT_EQ(cut["finish_reason"], "stop");
+  const json asks = with(kGreedy, {{"stop", {" a "}}, {"include_stop_str_in_output", true}});
+  EXPECT_EQ(server_->complete(asks)["choices"][0]["text"], cut["text"].get<std::string>() + " a ");
+  HttpClient client = server_->client();
+  client.send(post_text("/v1/completions", with(asks, {{"stream", true}}).dump()));
+  EXPECT_EQ(client.head().status, 200);
+  EXPECT_EQ(text_of(read_events(client)), cut["text"].get<std::string>() + " a ");
+}
+
+TEST_F(ServeClients, IdsOfPromptsStandAtOnePlace) {
+  const json chat{{"messages", {{{"role", "user"}, {"content", "Once upon a"}}}},
+                  {"max_tokens", 2},
+                  {"temperature", 0},
+                  {"return_token_ids", true},
+                  {"logprobs", true},
+                  {"return_tokens_as_token_ids", true}};
+  const json whole = server_->ask("/v1/chat/completions", chat);
+  EXPECT_EQ(whole["choices"][0]["logprobs"]["content"][0]["token"],
+            "token_id:" + std::to_string(whole["choices"][0]["token_ids"][0].get<int>()));
+  HttpClient client = server_->client();
+  client.send(post_text("/v1/chat/completions", with(chat, {{"stream", true}}).dump()));
+  EXPECT_EQ(client.head().status, 200);
+  const Events events = read_events(client);
+  ASSERT_FALSE(events.chunks.empty());
+  EXPECT_EQ(events.chunks[0]["prompt_token_ids"], whole["prompt_token_ids"]);
+  EXPECT_FALSE(events.chunks[0]["choices"][0].contains("prompt_token_ids"));
+  const json completed = server_->complete(with(kGreedy, {{"return_token_ids", true}}));
+  EXPECT_TRUE(completed["choices"][0].contains("prompt_token_ids"));
+}
+
+TEST_F(ServeClients, TheTokenizerTellsAboutItself) {
+  const json info = json::parse(server_->client().get("/tokenizer_info").body);
+  EXPECT_GT(info["vocab_size"], 0);
+  EXPECT_TRUE(info["chat_template"].is_string()) << "the one that is used";
+}
+
 TEST_F(ServeClients, TextsEndWhereTheyAreTold) {
   const json body = with(kGreedy, {{"max_tokens", 200}, {"return_token_ids", true}});
   const json free = server_->complete(body)["choices"][0];

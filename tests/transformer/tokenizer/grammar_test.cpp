@@ -6,6 +6,7 @@
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"
 #include "transformer/grammar/choice_grammar.h"
 #include "transformer/grammar/grammar_compiler.h"
+#include "transformer/grammar/token_limits.h"
 
 namespace outrider {
 namespace {
@@ -32,6 +33,73 @@ std::set<int32_t> allowed_by(TokenMatcher& matcher, int32_t vocab_size) {
   for (int32_t id = 0; id < vocab_size; ++id)
     if (bits[static_cast<size_t>(id / 32)] >> id % 32 & 1) ids.insert(id);
   return ids;
+}
+
+std::vector<int32_t> with_bytes(const Vocabulary& v, const std::string& bytes) {
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < v.tokenizer->vocab_size(); ++id)
+    if (v.tokenizer->token_bytes(TokenId(id)) == bytes) ids.push_back(id);
+  return ids;
+}
+
+TEST(TokenLimits, AllowAndForbidTokensAndRuns) {
+  const Vocabulary v("llama3");
+  const auto limited = [&](TokenLimits limits, std::shared_ptr<const Grammar> form = nullptr) {
+    return limit_tokens(std::move(limits), std::move(form), v.size)->matcher();
+  };
+  const auto some = limited({.allowed = {TokenId(3), TokenId(7), TokenId(9)}, .banned = {{TokenId(9)}}});
+  EXPECT_EQ(allowed_by(*some, v.size), (std::set<int32_t>{3, 7}));
+  EXPECT_FALSE(some->accept(TokenId(8)));
+  EXPECT_FALSE(some->accept(TokenId(9)));
+  EXPECT_TRUE(some->accept(TokenId(7)));
+  EXPECT_FALSE(some->is_over());
+
+  const auto run =
+      limited({.allowed = {}, .banned = {{TokenId(7), TokenId(8)}, {TokenId(8), TokenId(8), TokenId(9)}}});
+  EXPECT_EQ(allowed_by(*run, v.size).size(), static_cast<size_t>(v.size)) << "a run alone is not forbidden";
+  const auto ahead = run->clone();
+  EXPECT_TRUE(ahead->accept(TokenId(7)));
+  EXPECT_FALSE(allowed_by(*ahead, v.size).contains(8));
+  EXPECT_FALSE(ahead->accept(TokenId(8)));
+  EXPECT_FALSE(allowed_by(*ahead->clone(), v.size).contains(8));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(run->accept(TokenId(8)));
+  EXPECT_FALSE(allowed_by(*run, v.size).contains(9));
+  EXPECT_TRUE(allowed_by(*run, v.size).contains(8));
+
+  const auto nothing = limited({.allowed = {TokenId(7)}, .banned = {{TokenId(7)}}});
+  std::vector<uint32_t> bits(words_of_bits(v.size));
+  EXPECT_FALSE(nothing->allow(bits).ok());
+}
+
+TEST(TokenLimits, HoldBesideAForm) {
+  const Vocabulary v("llama3");
+  const std::shared_ptr<const Grammar> form = make_choice_grammar(v.table(), {"yes", "no"}).value();
+  const auto yes = with_bytes(v, "y"), no = with_bytes(v, "n");
+  ASSERT_FALSE(yes.empty() || no.empty());
+  std::vector<std::vector<TokenId>> banned;
+  for (int32_t id = 0; id < v.tokenizer->vocab_size(); ++id)
+    if (v.tokenizer->token_bytes(TokenId(id)).starts_with('n')) banned.push_back({TokenId(id)});
+  const auto matcher = limit_tokens({.allowed = {}, .banned = banned}, form, v.size)->matcher();
+  const auto allowed = allowed_by(*matcher, v.size);
+  EXPECT_TRUE(allowed.contains(yes[0]));
+  EXPECT_FALSE(allowed.contains(no[0]));
+  EXPECT_FALSE(matcher->accept(TokenId(no[0])));
+  ASSERT_TRUE(matcher->clone()->accept(TokenId(yes[0])));
+  EXPECT_EQ(allowed_by(*matcher, v.size), allowed) << "as if there had been no copy";
+}
+
+TEST(TokenLimits, AWordHasItsRunAloneAndBehindASpace) {
+  const Vocabulary v("llama3");
+  for (const char* word : {"the", " the"}) {
+    const auto runs = runs_of_word(word, *v.tokenizer).value();
+    ASSERT_FALSE(runs.empty());
+    EXPECT_EQ(runs[0], v.tokenizer->encode("the", SpecialTokens::kOmit).value());
+    const auto behind = v.tokenizer->encode(" the", SpecialTokens::kOmit).value();
+    if (behind.size() == runs[0].size()) {
+      EXPECT_EQ(runs.back(), behind);
+    }
+  }
+  EXPECT_TRUE(runs_of_word("  ", *v.tokenizer)->empty());
 }
 
 class ChoiceGrammars : public ::testing::TestWithParam<const char*> {};

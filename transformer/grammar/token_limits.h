@@ -1,0 +1,27 @@
+// Tokens that a request allows or forbids, whatever its text looks like: a grammar without a form, alone or
+// over another one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transformer/grammar/grammar.h"
+#include "transformer/tokenizer/tokenizer.h"
+
+namespace outrider {
+
+struct TokenLimits {
+  std::vector<TokenId> allowed;              // empty: all
+  std::vector<std::vector<TokenId>> banned;  // none of these runs of tokens is completed
+};
+
+// The runs of tokens that spell a word, alone and behind a space, as vLLM's bad_words takes them. An error:
+// the tokenizer refuses the word.
+Result<std::vector<std::vector<TokenId>>> runs_of_word(const std::string& word, const Tokenizer& tokenizer);
+
+// `form` may be null.
+std::shared_ptr<const Grammar> limit_tokens(TokenLimits limits, std::shared_ptr<const Grammar> form,
+                                            int32_t vocab_size);
+
+}  // namespace outrider
