@@ -55,6 +55,15 @@ Status check_distinct(std::span<const std::pair<const char*, std::string>> files
   return {};
 }
 
+Status check_overwritten(const std::string& output, bool overwrite, const std::string& resume) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (overwrite || output.empty() || output == "-" || !fs::is_regular_file(output, ignored)) return {};
+  if (!resume.empty() && fs::equivalent(output, resume, ignored)) return {};
+  return invalid_argument(
+      fmt::format("--output {}: exists already; choose another name, or add --overwrite", output));
+}
+
 Status write_file(const std::string& path, const std::string& content) {
   ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
   std::fwrite(content.data(), 1, content.size(), file.stream());
@@ -70,6 +79,7 @@ Status write_trace(const std::string& path, const Trace& trace) {
 Result<Output> Output::open(OutputOptions options, const Tokenizer& tokenizer) {
   const RunFiles files = options.files;
   RETURN_IF_ERROR(check_distinct(files));
+  RETURN_IF_ERROR(check_overwritten(files.output, files.overwrite, files.resume));
   RETURN_IF_ERROR(check_writable("--report", files.report));
   RETURN_IF_ERROR(check_writable("--trace", files.trace));
   RETURN_IF_ERROR(check_writable("--record-rounds", files.record_rounds));

@@ -43,6 +43,8 @@ class Output {
   void stream(const std::string& text);
   // Results in the order of the requests, each as soon as all before it are there.
   void result(size_t index, const PromptRequest& request, const Generated& generated);
+  // Plain text instead of JSON lines.
+  bool is_streamed() const { return options_.has_one_prompt && options_.files.output.empty(); }
   // A result that an earlier run left, as its line; it is written in its turn too.
   void finished_line(size_t index, std::string line);
   // Whether a write failed: nobody reads any more, or the disk is full. More work would be in vain.
@@ -55,8 +57,6 @@ class Output {
  private:
   Output(OutputOptions options, const Tokenizer& tokenizer)
       : options_(std::move(options)), tokenizer_(&tokenizer) {}
-  // Plain text instead of JSON lines.
-  bool is_streamed() const { return options_.has_one_prompt && options_.files.output.empty(); }
   bool keeps_results() const { return file_ && file_->is_temporary(); }
   void write(const std::string& text);
   struct Line {
@@ -82,6 +82,10 @@ class Output {
 // An error where two of these, by flag, are one regular file: what is read, or written twice, would be lost
 // under what is written last.
 Status check_distinct(std::span<const std::pair<const char*, std::string>> files);
+
+// An error where the output is a regular file that exists, unless it may be overwritten, or is the file whose
+// results are taken over.
+Status check_overwritten(const std::string& output, bool overwrite, const std::string& resume = {});
 
 // Writes a whole file, or none.
 Status write_file(const std::string& path, const std::string& content);

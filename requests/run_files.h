@@ -8,6 +8,7 @@ namespace outrider {
 struct RunFiles {
   std::string prompts;        // JSON lines; "-": standard input
   std::string output;         // results as JSON lines; "-": standard output
+  bool overwrite = false;     // an output that exists
   std::string resume;         // results of an earlier run
   std::string report;         // JSON
   std::string trace;          // for Perfetto

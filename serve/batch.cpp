@@ -19,6 +19,7 @@
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "base/program/temporary_file.h"
+#include "base/shortened.h"
 #include "base/threads.h"
 #include "requests/output.h"
 #include "serve/engine_run.h"
@@ -152,7 +153,8 @@ Result<std::vector<BatchLine>> read_lines(const std::string& file) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     auto line = read_line(text);
     if (line.ok() && !ids.insert(line->custom_id).second)
-      line = invalid_argument(fmt::format("\"custom_id\" {} is an earlier line's", line->custom_id));
+      line =
+          invalid_argument(fmt::format("\"custom_id\" {} is an earlier line's", shortened(line->custom_id)));
     if (!line.ok()) return line.status().in(fmt::format("--input {}:{}", file, number));
     lines.push_back(std::move(line).value());
   }
@@ -247,6 +249,7 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
                                                        {"--report", serve.files.report},
                                                        {"--trace", serve.files.trace}};
   RETURN_IF_ERROR(check_distinct(files));
+  RETURN_IF_ERROR(check_overwritten(options.output, options.serve.files.overwrite));
   auto opened = TemporaryFile::create(options.output);
   if (!opened.ok()) return opened.status().in("--output");
   TemporaryFile output = std::move(opened).value();
@@ -314,6 +317,9 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
                  "The answers, a line each, as they come: {\"custom_id\", \"response\": {\"status_code\", "
                  "\"body\"}}")
       ->required()
+      ->group("Batch");
+  app.add_flag("--overwrite", serve.files.overwrite,
+               "Replace an --output file that exists; without it that is an error")
       ->group("Batch");
   app.add_option("--in-flight", o.in_flight, "Requests that are worked on at once; 0: twice --max-num-seqs")
       ->check(CLI::Range(0, 1 << 20))

@@ -26,6 +26,11 @@ int fail(const Status& status) {
   return exit_code_of(status);
 }
 
+void tell_all(const Preparation& prepared, const ClusterSettings& settings) {
+  tell_warnings(prepared);
+  for (const std::string& flag : flags_without_drafter(settings)) tell_error("warning: " + flag);
+}
+
 int tell(const Result<int>& code) { return code.ok() ? *code : fail(code.status()); }
 
 }  // namespace
@@ -34,7 +39,7 @@ int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coor
   if (MpiCluster::launched())
     return MpiCluster::run(
         settings, [&](const ClusterSettings& rank_settings, const Preparation& prepared, MpiCluster& mpi) {
-          tell_warnings(prepared);
+          tell_all(prepared, rank_settings);
           return tell(coordinate(rank_settings, prepared, &mpi));
         });
   const int tasks = tasks_without_mpi();
@@ -56,7 +61,7 @@ int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coor
   if (!prepared.ok()) return fail(prepared.status());
   if (settings.targets_join())
     if (const Status known = identify_target(settings, *prepared); !known.ok()) return fail(known);
-  tell_warnings(*prepared);
+  tell_all(*prepared, settings);
   return tell(coordinate(settings, *prepared, nullptr));
 }
 

@@ -54,6 +54,28 @@ Status check_head_settings(const RoleSettings& settings) {
 
 }  // namespace
 
+std::vector<std::string> flags_without_drafter(const ClusterSettings& settings) {
+  std::vector<std::string> told;
+  if (settings.speculates()) return told;
+  const SpeculationSettings &s = settings.speculation, usual;
+  const auto tell = [&](bool is_given, const std::string& flag) {
+    if (is_given)
+      told.push_back(
+          flag +
+          " changes nothing: there is no drafter; name one with --draft-model DIR or --drafter, or let "
+          "draft workers join with --listen");
+  };
+  if (s.num_speculative_tokens)
+    tell(*s.num_speculative_tokens > 0,
+         fmt::format("--num-speculative-tokens {}", *s.num_speculative_tokens));
+  tell(!s.gamma_policy.empty() && s.gamma_policy != "fixed:gamma=0", "--gamma-policy " + s.gamma_policy);
+  tell(s.pipeline != usual.pipeline, "--pipeline " + s.pipeline);
+  tell(s.speculative_tree != usual.speculative_tree, "--speculative-tree " + s.speculative_tree);
+  tell(s.q_format != usual.q_format, "--q-format " + s.q_format);
+  tell(s.unload_drafter_s > 0, fmt::format("--unload-drafter {}", s.unload_drafter_s));
+  return told;
+}
+
 std::string SpeculationSettings::policy() const {
   if (!gamma_policy.empty()) return gamma_policy;
   if (num_speculative_tokens) return fmt::format("fixed:gamma={}", *num_speculative_tokens);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "comm/messages/draft_forms.h"
@@ -115,6 +116,9 @@ struct ClusterSettings : RoleSettings {
   bool speculates() const { return models.has_drafter() || !pool.listen.empty(); }
   bool targets_join() const { return !pool.listen_targets.empty(); }
 };
+
+// Flags that were given and change nothing, because nothing drafts here; each with what would.
+std::vector<std::string> flags_without_drafter(const ClusterSettings& settings);
 
 constexpr int kDefaultMaxModelLen = 8192;
 constexpr int64_t kLeastKvCacheTokens = 64;

@@ -103,6 +103,28 @@ void remove_resumed(const RunFiles& files, const std::vector<PromptRequest>& req
   if (static_cast<size_t>(taken) == finished.size()) std::filesystem::remove(left, ignored);
 }
 
+// Texts that ended with the context, before the length that was asked for. Under --ignore-eos or not: what
+// ends them is not the model.
+std::vector<size_t> cut_by_context(const GenerateResult& result) {
+  std::vector<size_t> cut;
+  for (size_t i = 0; i < result.generated.size(); ++i) {
+    const Generated& text = result.generated[i];
+    if (result.asked_as[i] > 0 && text.reason == FinishReason::kLength &&
+        static_cast<int64_t>(text.ids.size()) < result.asked[i].max_tokens)
+      cut.push_back(i);
+  }
+  return cut;
+}
+
+void tell_cut(const std::vector<size_t>& cut, size_t texts, int64_t context) {
+  if (cut.empty()) return;
+  const std::string which = texts == 1 ? "the text" : fmt::format("{} of {} texts", cut.size(), texts);
+  tell_error(
+      fmt::format("{} ended where the context of {} tokens does, before --max-tokens; lower that, shorten "
+                  "the prompt, or raise --max-model-len where the model allows more",
+                  which, context));
+}
+
 Result<std::vector<PromptRequest>> read_asked(const RunOptions& options, const ClusterSettings& cluster,
                                               const Preparation& prepared, std::vector<std::string>& notes) {
   RequestParams params = options.request;
@@ -174,6 +196,8 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   }
   remove_resumed(options.files, requests, finished);
 
+  const std::vector<size_t> cut = cut_by_context(result);
+  tell_cut(cut, requests.size(), prepared.max_model_len);
   std::optional<PlainComparison> comparison;
   if (plain) comparison = plain->compare(result, {job.listens ? 1 : options.compare_turns});
   const RunDescription run = describe_run(cluster, prepared);
@@ -188,6 +212,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
                                         std::move(result.metrics), comparison);
     report["by_category"] = categories_json(categories);
     report["by_request"] = requests_json(result.requests);
+    report["cut_by_context"] = cut;  // places of requests, from 0
     RETURN_IF_ERROR(write_file(options.files.report, json_text(report, 2) + "\n").in("--report"));
   }
   if (!options.files.trace.empty()) RETURN_IF_ERROR(write_trace(options.files.trace, trace).in("--trace"));

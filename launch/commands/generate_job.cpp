@@ -130,6 +130,9 @@ GenerateResult run_generate_job(const GenerateJob& job, std::unique_ptr<Transpor
   result.status = wait_until_ready(
       coordinator, static_cast<size_t>(waits_for), std::chrono::seconds(job.cluster.models.startup_timeout_s),
       [&] { return unless_interrupted(error()); }, job.cluster.quiet);
+  // A text that is shown as it comes ends with a word about it. Models that load are not waited for.
+  const bool is_shown = output && output->is_streamed();
+  if (is_shown && result.status.ok()) note_first_signal();
   submit_next = [&] {
     size_t index = 0;
     if (output && output->failed()) return;
@@ -153,6 +156,10 @@ GenerateResult run_generate_job(const GenerateJob& job, std::unique_ptr<Transpor
     for (int i = 0; i < 2 * job.cluster.models.sequences(); ++i) submit_next();
     result.status = coordinator.run();
     if (finished < submitted) result.status = unless_interrupted(result.status);
+    if (noted_signal() != 0 && is_shown && finished < submitted)
+      result.status =
+          unavailable(fmt::format("interrupted after {} tokens; there is no --output that keeps them",
+                                  result.generated[0].ids.size()));
   }
   coordinator.shutdown();
   for (auto& [index, request] : ended) result.requests.push_back(std::move(request));

@@ -68,7 +68,12 @@ Status quantize(const QuantizeOptions& o) {
   const auto report = [&](int64_t done, int64_t total) { progress.update(done, total); };
   RETURN_IF_ERROR(write_quantized(files, config, format, pool, report, weights.stream()));
   RETURN_IF_ERROR(weights.commit().in("--output"));
-  return directory.commit();
+  const auto bytes = fs::file_size(directory.path() / "model.safetensors", error);
+  RETURN_IF_ERROR(directory.commit());
+  if (!o.quiet)
+    tell_error(fmt::format("wrote {}: {} weights of {:.1f} MB", o.output, weight_format_name(format),
+                           static_cast<double>(bytes) * 1e-6));
+  return {};
 }
 
 }  // namespace

@@ -368,6 +368,9 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "interrupted, FILE.PID.partial keeps those that were finished. - is standard output, which has JSON "
          "lines anyway with --prompts")
       ->group("Requests");
+  app.add_flag("--overwrite", o.files.overwrite,
+               "Replace an --output file that exists; without it that is an error")
+      ->group("Requests");
   app.add_option(
          "--resume", o.files.resume,
          "Results of an earlier run, its --output or the .partial that is left of it: what is finished "

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
+#include "tests/support/background_process.h"
 #include "tests/support/program.h"
 
 namespace outrider::testing {
@@ -172,7 +174,13 @@ TEST(Streams, AFileThatIsReplacedPassesItsModeOn) {
   const TemporaryDirectory dir;
   const auto mode = std::filesystem::perms(0660);
   std::filesystem::permissions(dir.write("o.jsonl", "from yesterday\n"), mode);
-  ASSERT_TRUE(generate({"--prompt", "x", "--max-tokens", "4", "--output", dir / "o.jsonl"}).succeeded());
+  const Outcome refused = generate({"--prompt", "x", "--max-tokens", "4", "--output", dir / "o.jsonl"});
+  EXPECT_EQ(refused.code, 2) << refused.describe();
+  EXPECT_NE(refused.err.find("exists already; choose another name, or add --overwrite"), std::string::npos)
+      << refused.describe();
+  EXPECT_EQ(read_file(dir / "o.jsonl"), "from yesterday\n");
+  ASSERT_TRUE(generate({"--prompt", "x", "--max-tokens", "4", "--output", dir / "o.jsonl", "--overwrite"})
+                  .succeeded());
   EXPECT_EQ(read_file(dir / "o.jsonl").front(), '{');
   EXPECT_EQ(std::filesystem::status(dir / "o.jsonl").permissions(), mode);
 }
@@ -201,7 +209,8 @@ TEST(Streams, WhatIsNoRegularFileIsWrittenInPlace) {
 
   dir.write("real.jsonl", "from yesterday\n");
   std::filesystem::create_symlink("real.jsonl", dir / "link");
-  EXPECT_TRUE(generate({"--prompt", "x", "--max-tokens", "4", "--output", dir / "link"}).succeeded());
+  EXPECT_TRUE(
+      generate({"--prompt", "x", "--max-tokens", "4", "--output", dir / "link", "--overwrite"}).succeeded());
   EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
   EXPECT_EQ(read_file(dir / "real.jsonl").front(), '{');
 
@@ -215,6 +224,29 @@ TEST(Streams, WhatIsNoRegularFileIsWrittenInPlace) {
   EXPECT_TRUE(read_file(dir / "got").starts_with("first\n{")) << read_file(dir / "got");
   EXPECT_NE(out.err.find("traceEvents"), std::string::npos) << out.describe();
   EXPECT_EQ(dir.entries(), (Arguments{"full", "got", "link", "real.jsonl", "stdout"}));
+}
+
+// A text that is shown as it comes, of which nothing is kept.
+TEST(Streams, AnInterruptedTextEndsWithAWordAboutIt) {
+  const TemporaryDirectory dir;
+  BackgroundProcess run(
+      dir, "one",
+      {outrider_path(), "generate", "--model", demo_target(), "--prompt", "Once upon a time", "--max-tokens",
+       "500", "--ignore-eos", "--emulate-link", "delay=20ms,links=all"});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30 * kPatience);
+  while (run.out().empty() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  run.signal(SIGINT);
+  EXPECT_EQ(run.wait(), 128 + SIGINT) << run.err();
+  EXPECT_NE(run.err().find("outrider: interrupted after "), std::string::npos) << run.err();
+}
+
+TEST(Streams, AModelThatIsWrittenIsTold) {
+  const TemporaryDirectory dir;
+  const Outcome run = outrider_program({"quantize", "--model", demo_target(), "--output", dir / "int8"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.err.find("outrider: wrote " + (dir / "int8") + ": int8 weights of "), std::string::npos)
+      << run.describe();
 }
 
 TEST(Streams, AModelThatCannotBeWrittenIsNotLeftHalf) {

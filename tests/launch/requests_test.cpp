@@ -239,6 +239,11 @@ TEST_F(Requests, ResumedOutputIsThatOfOneRun) {
   const json metrics = json::parse(read_file(dir_ / "report.json"))["metrics"];
   EXPECT_EQ(metrics["requests"]["submitted"], 3);
 
+  // The same file is the one that a run goes on with.
+  const Outcome in_place = generate({"--prompts", file, "--resume", left, "--output", left, "--quiet"});
+  ASSERT_TRUE(in_place.succeeded()) << in_place.describe();
+  EXPECT_EQ(read_file(left), expected);
+
   const Outcome again = generate({"--prompts", file, "--resume", whole, "--quiet"});
   ASSERT_TRUE(again.succeeded()) << again.describe();
   EXPECT_EQ(again.out, expected) << "nothing is left to do";
@@ -343,6 +348,35 @@ TEST_F(Requests, OutputFileOfARunThatFailsStaysWhatItWas) {
   EXPECT_EQ(generate({"--prompts", file, "--output", dir_ / "out.jsonl"}).code, 2);
   EXPECT_EQ(read_file(dir_ / "out.jsonl"), "from yesterday\n");
   EXPECT_EQ(dir_.entries(), (std::vector<std::string>{"in.jsonl", "out.jsonl"}));
+}
+
+TEST_F(Requests, ATextThatTheContextEndsIsTold) {
+  const std::string file = dir_.write("in.jsonl", R"({"prompt": "Once", "ignore_eos": true})"
+                                                  "\n"
+                                                  R"({"prompt": "Once", "max_tokens": 3})"
+                                                  "\n");
+  const Outcome run = generate(
+      {"--prompts", file, "--max-tokens", "100", "--max-model-len", "20", "--report", dir_ / "r.json"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.err.find("outrider: 1 of 2 texts ended where the context of 20 tokens does"),
+            std::string::npos)
+      << run.describe();
+  EXPECT_EQ(json::parse(read_file(dir_ / "r.json"))["cut_by_context"], json{0});
+}
+
+TEST_F(Requests, FlagsThatChangeNothingAreTold) {
+  const Outcome none = generate({"--prompt", "x", "--max-tokens", "2", "-g", "3", "--pipeline", "ahead",
+                                 "--speculative-tree", "best-first:8", "--quiet"});
+  ASSERT_TRUE(none.succeeded()) << none.describe();
+  for (const char* flag :
+       {"--num-speculative-tokens 3", "--pipeline ahead", "--speculative-tree best-first:8"})
+    EXPECT_NE(
+        none.err.find(std::string("outrider: warning: ") + flag + " changes nothing: there is no drafter"),
+        std::string::npos)
+        << none.describe();
+  EXPECT_EQ(generate({"--prompt", "x", "--max-tokens", "2", "-g", "0", "--quiet"}).err, "");
+  EXPECT_EQ(generate({"--prompt", "x", "--max-tokens", "2", "-g", "3", "--drafter", "ngram", "--quiet"}).err,
+            "");
 }
 
 TEST_F(Requests, MoreThanTheQueueHolds) {
