@@ -14,6 +14,7 @@
 #include "base/bit_codes.h"
 #include "comm/q_rows.h"
 #include "tests/comm/random_messages.h"
+#include "tests/support/mutations.h"
 
 namespace outrider {
 namespace {
@@ -452,6 +453,28 @@ TEST(Codec, SurvivesResealedDamage) {
       }
     }
   EXPECT_GT(accepted, 0);
+}
+
+// Frames of one type with pieces of another, lengths that lie, and elements too many.
+TEST(Fuzz, WireFrames) {
+  RandomMessages random(6);
+  std::vector<std::string> good;
+  for (size_t type = 0; type < kTypes; ++type)
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const Bytes frame = frame_of(random.of_type(type));
+      good.emplace_back(reinterpret_cast<const char*>(frame.data()), frame.size());
+    }
+  testing::Mutations mutations(
+      9, std::move(good),
+      {std::string(8, '\xff'), std::string(4, '\0'), "\x80\x80\x80\x80\x10", "\x01", "\x7f"});
+  testing::fuzz(5'000, [&] {
+    const std::string text = mutations.next();
+    Bytes frame(text.size());
+    std::memcpy(frame.data(), text.data(), text.size());
+    if (frame.size() >= kFrameHeaderBytes && mutations.below(8) != 0) reseal(frame);
+    const auto decoded = decode(frame, kCluster);
+    if (decoded.ok()) (void)encode(decoded->message, kInfo);
+  });
 }
 
 TEST(Codec, RefusesForeignHeaders) {

@@ -9,6 +9,7 @@
 #include "serve/api/format.h"
 #include "serve/api/request.h"
 #include "start/describe.h"
+#include "tests/support/mutations.h"
 #include "tests/support/source_dir.h"
 #include "transformer/chat_template/chat_template.h"
 
@@ -366,6 +367,46 @@ TEST_F(ServeApi, WholeNumbersStayThoseThatTheyAre) {
             "18446744073709551615 False True [18446744073709551615] True");
   const Status wide = read_body(R"({"tools": [{"maximum": 18446744073709551616}]})").status();
   EXPECT_EQ(wide.message(), "\"tools\": 18446744073709551616 is a whole number of more than 64 bits");
+}
+
+// What a client sends is answered, whatever it is: with a request that the engine may have, or an error.
+class Fuzz : public ServeApi {};
+
+TEST_F(Fuzz, JsonBodies) {
+  const std::vector<std::string> good{
+      R"({"model":"demo","prompt":["Once","day"],"max_tokens":4,"temperature":0.5,"top_p":0.9,"n":2,"stop":["a","b"],"logit_bias":{"5":-1},"seed":7,"logprobs":2,"echo":true,"stream":false})",
+      R"({"prompt":[1,2,3],"stream":true,"stream_options":{"include_usage":true},"gamma_policy":"fixed:gamma=3","rule":"auto","bad_words":["day"],"allowed_token_ids":[5,6],"stop_token_ids":[1],"timeout":3,"cache_salt":"x"})",
+      R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"c","content":"r"}],"max_completion_tokens":5,"logprobs":true,"top_logprobs":2,"chat_template_kwargs":{"a":1},"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"auto"})",
+      R"({"prompt":"x","response_format":{"type":"json_schema","json_schema":{"schema":{"type":"object","properties":{"a":{"type":"integer"}}}}},"structured_outputs":{"choice":["a","b"]}})",
+      R"({"max_tokens":5,"system":[{"type":"text","text":"a"}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":"r"}]}],"stop_sequences":["x"],"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"},"thinking":{"type":"disabled"}})",
+      R"({"input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}],"instructions":"a","max_output_tokens":5,"text":{"format":{"type":"text"}}})"};
+  std::vector<std::string> words = testing::json_words();
+  for (const char* word :
+       {"\"n\":", "\"prompt\":", "\"messages\":", "\"guided_json\":", "\"max_tokens\":2147483648",
+        "\"seed\":-1", "\"logprobs\":", "\"tools\":", "\"json\":\"{}\"", "99999999999"})
+    words.emplace_back(word);
+  testing::Mutations mutations(11, good, words);
+  const RequestBuilder builder(request_model(settings_.models, settings_.speculation, prepared_, chat_));
+  testing::fuzz(1500, [&] {
+    const std::string text = mutations.next();
+    const auto body = read_body(text);
+    std::string message = body.status().message();
+    if (body.ok()) {
+      const ApiDefaults defaults{
+          .params = params_, .models = models_, .synthetic_acceptance = {}, .seed = 77, .text = text};
+      for (const ApiKind kind :
+           {ApiKind::kCompletion, ApiKind::kChat, ApiKind::kMessages, ApiKind::kResponses}) {
+        const auto read = read_api_request(kind, *body, defaults, builder);
+        if (!read.ok()) message = read.status().message();
+      }
+      (void)read_tokenize(*body, text, builder);
+      (void)read_count_tokens(*body, text, builder);
+      (void)read_detokenize(*body, builder);
+    }
+    const std::string error = error_body({.status = 400, .message = message, .param = param_of(message)});
+    EXPECT_TRUE(json::accept(error)) << text;
+    EXPECT_LT(error.size(), 15'000u) << text;
+  });
 }
 
 TEST_F(ServeApi, CountsTheTokensThatAMessageWouldSend) {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tests/support/gguf_builder.h"
+#include "tests/support/mutations.h"
 #include "tests/support/temporary_directory.h"
 #include "transformer/files/gguf_model.h"
 #include "transformer/files/gguf_parts.h"
@@ -201,6 +202,36 @@ TEST(GgufParts, TheFirstOpensAll) {
   refused(first, "split.tensors.count");
   std::filesystem::remove(second);
   refused(first, "m-00002-of-00002.gguf");
+}
+
+// Bytes that a file gives, and lengths and counts that lie: read or refused, and tensors lie in the file.
+TEST(Fuzz, GgufFiles) {
+  const std::vector<std::string> good{small().file(), llama().file(),
+                                      llama()
+                                          .texts("tokenizer.ggml.tokens", {"a", "b", "<s>"})
+                                          .numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 3})
+                                          .numbers<float>("tokenizer.ggml.scores", 6, {0, -1, 0})
+                                          .flag("tokenizer.ggml.add_bos_token", true)
+                                          .file()};
+  testing::Mutations mutations(
+      7, good,
+      {std::string(8, '\xff'), std::string(4, '\xff'), std::string(8, '\0'), Gguf::bytes(uint64_t{1} << 62),
+       Gguf::bytes(uint64_t{1} << 32), Gguf::bytes(uint32_t{9}), Gguf::bytes(uint32_t{8}),
+       Gguf::string("general.alignment"), "llama.", "blk.0."});
+  testing::fuzz(3000, [&] {
+    const std::string file = mutations.next();
+    const auto bytes = std::as_bytes(std::span(file));
+    auto parsed = parse_gguf(bytes, "m.gguf");
+    if (!parsed.ok()) return;
+    (void)gguf_config(*parsed, "m.gguf");
+    const auto tensors = gguf_tensors(*std::move(parsed), "m.gguf");
+    if (!tensors.ok()) return;
+    for (const TensorInfo& tensor : *tensors) {
+      if (tensor.data.empty()) continue;
+      EXPECT_GE(tensor.data.data(), bytes.data());
+      EXPECT_LE(tensor.data.data() + tensor.data.size(), bytes.data() + bytes.size());
+    }
+  });
 }
 
 // Llama 3.1's, as the converter writes them: the divisors of its frequencies.

@@ -1,6 +1,7 @@
 // Hostile templates: each limit is an error, none a crash or a long wait.
 #include <chrono>
 
+#include "tests/support/mutations.h"
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"
 #include "transformer/chat_template/chat_template.h"
 
@@ -26,7 +27,7 @@ struct Hostile {
 // Without this gtest prints the bytes of the sources.
 void PrintTo(const Hostile& hostile, std::ostream* out) { *out << hostile.name; }
 
-class HostileTemplate : public testing::TestWithParam<Hostile> {};
+class HostileTemplate : public ::testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileTemplate, IsStopped) {
   const auto start = std::chrono::steady_clock::now();
@@ -89,7 +90,7 @@ const Hostile kHostile[] = {
     {"SetsMessageField", "{% set messages.x = 1 %}"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Cases, HostileTemplate, testing::ValuesIn(kHostile),
+INSTANTIATE_TEST_SUITE_P(Cases, HostileTemplate, ::testing::ValuesIn(kHostile),
                          [](const auto& hostile) { return std::string(hostile.param.name); });
 
 TEST(ChatTemplateLimits, AllowLongFlatExpressions) {
@@ -123,6 +124,51 @@ TEST(ChatTemplateLimits, AllowLargeConversations) {
   const auto text = (*parsed)->render(messages, {.add_generation_prompt = false});
   ASSERT_TRUE(text.ok()) << text.status().message();
   EXPECT_EQ(text->size(), 100u * 30'007);
+}
+
+TEST(Fuzz, ChatTemplates) {
+  std::vector<std::string> good;
+  for (const auto& snippet : read_json(source_dir() / "tests/goldens/chat_templates.json")["snippets"])
+    good.push_back(snippet["source"].get<std::string>());
+  for (const auto& snippet : read_json(golden_directory() / "chat_templates.json")["snippets"])
+    good.push_back(snippet["source"].get<std::string>().substr(0, 1500));
+  testing::Mutations mutations(3, std::move(good),
+                               {"{{",
+                                "}}",
+                                "{%",
+                                "%}",
+                                "{%-",
+                                "-%}",
+                                "{#",
+                                "#}",
+                                "{% for m in messages %}",
+                                "{% endfor %}",
+                                "{% if ",
+                                "{% endif %}",
+                                "{% set ",
+                                "{% macro m(a) %}",
+                                "{% endmacro %}",
+                                "range(",
+                                "namespace(x=",
+                                " is ",
+                                " | ",
+                                "tojson",
+                                "~",
+                                "'",
+                                "(",
+                                ")",
+                                "[",
+                                "]",
+                                "**",
+                                "messages",
+                                "loop.",
+                                ".items()",
+                                ".split(",
+                                "* 99999999"});
+  testing::fuzz(200, [&] {
+    const std::string source = mutations.next();
+    EXPECT_LT(run(source).message().size(), 20'000u);
+  });
 }
 
 // Any prefix, and any byte changed, of a template full of constructs: parsed or refused.
