@@ -157,7 +157,8 @@ constexpr OtherFormat kOtherFormats[] = {
     {"<|channel|>", "channels (gpt-oss)"},
     {"<arg_key>", "<arg_key> and <arg_value> (GLM)"},
     {"<minimax:tool_call>", "<minimax:tool_call> (MiniMax)"},
-    {"<function=", "<function=NAME> (Qwen3-Coder, Llama 3's user-defined functions)"},
+    {"minimax[", "]<]minimax[>[ (MiniMax)"},
+    {"<function=", "<function=NAME> (Qwen3-Coder, Seed-OSS, Nemotron 3, Functionary)"},
     {"<|tool_calls_section_begin|>", "<|tool_calls_section_begin|> (Kimi)"},
     {"<\xEF\xBD\x9Ctool\xE2\x96\x81"
      "calls",
@@ -167,9 +168,10 @@ constexpr OtherFormat kOtherFormats[] = {
     {"<|START_ACTION|>", "<|START_ACTION|> (Command)"},
     {"<TOOLCALL>", "<TOOLCALL> (Nemotron)"},
     {"<|tool_call|>", "<|tool_call|> (Granite 3, Phi-4-mini)"},
-    {"functools[", "functools[...] (Phi)"},
+    {"functools[", "functools[...] (Phi, FireFunction)"},
     {"<|action_start|>", "<|action_start|> (InternLM)"},
-    {"<tool_calls>", "<tool_calls> (Hunyuan, Seed)"},
+    {"<|tool_call_start|>", "<|tool_call_start|> (LFM2)"},
+    {"<tool_calls>", "<tool_calls> (Apriel, Hunyuan)"},
     {"<start_function_call>", "<start_function_call> (FunctionGemma)"},
     {"```tool_code", "tool_code (Gemma)"},
 };
