@@ -129,7 +129,8 @@ void Constraint::foresee(Draft& draft, const ConstraintRoom& room, RoundMasks& o
       if (next == foreseen_.size()) {
         foreseen_.clear();
         next = 0;
-        ahead().foresee(room.tokens - static_cast<int32_t>(draft.ids.size()), foreseen_);
+        const TokenMatcher& last = ahead_ ? *ahead_ : *matcher_;
+        last.foresee(bits_, room.tokens - static_cast<int32_t>(draft.ids.size()), foreseen_);
         if (foreseen_.empty()) return;
       }
       if (++guesses > kMostGuesses) return;

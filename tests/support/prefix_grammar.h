@@ -55,7 +55,7 @@ class PrefixGrammar final : public Grammar {
       return now().ended || (length() >= options_.over_after && mix(3) % 6 == 0);
     }
     // Mostly wrong.
-    void foresee(int32_t most, std::vector<TokenId>& ids) override {
+    void foresee(std::span<const uint32_t>, int32_t most, std::vector<TokenId>& ids) const override {
       if (mix(4) % 3 != 0) return;
       const int32_t count = static_cast<int32_t>(mix(5) % 4);
       Matcher ahead = *this;

@@ -31,8 +31,9 @@ class TokenMatcher {
   // The text is whole, and nothing but its end can follow.
   virtual bool is_over() const = 0;
   // Appends tokens that will come next, or most likely will, at most so many. What they are may depend on the
-  // text so far alone.
-  virtual void foresee(int32_t most, std::vector<TokenId>& ids) {
+  // text so far alone. `allowed`: what allow() gave behind it.
+  virtual void foresee(std::span<const uint32_t> allowed, int32_t most, std::vector<TokenId>& ids) const {
+    (void)allowed;
     (void)most;
     (void)ids;
   }

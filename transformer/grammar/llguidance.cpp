@@ -140,7 +140,7 @@ class Matcher final : public TokenMatcher {
   bool is_over() const override { return f_.is_stopped(matcher_.get()) && !f_.is_error(matcher_.get()); }
   // Where all allowed tokens are beginnings of one of them its bytes are known, and most models write them
   // with as few tokens as they can.
-  void foresee(int32_t most, std::vector<TokenId>& ids) override;
+  void foresee(std::span<const uint32_t> allowed, int32_t most, std::vector<TokenId>& ids) const override;
 
  private:
   Status gave_up() const {
@@ -153,7 +153,6 @@ class Matcher final : public TokenMatcher {
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const LlgFunctions& f_;
   const MatcherPtr matcher_;
-  std::vector<uint32_t> bits_;
 };
 
 class LlgGrammar final : public Grammar {
@@ -252,14 +251,12 @@ class Vocabulary final : public LlgVocabulary, public std::enable_shared_from_th
   LlgTokenizer* tokenizer_ = nullptr;
 };
 
-void Matcher::foresee(int32_t most, std::vector<TokenId>& ids) {
+void Matcher::foresee(std::span<const uint32_t> bits, int32_t most, std::vector<TokenId>& ids) const {
   if (most < 1) return;
   const TokenTable& tokens = vocabulary_->tokens();
-  bits_.resize(words_of_bits(tokens.vocab_size()));
-  if (!allow(bits_).ok()) return;
   std::vector<TokenId> allowed;
-  for (size_t word = 0; word < bits_.size(); ++word)
-    for (uint32_t left = bits_[word]; left != 0; left &= left - 1)
+  for (size_t word = 0; word < bits.size(); ++word)
+    for (uint32_t left = bits[word]; left != 0; left &= left - 1)
       allowed.emplace_back(static_cast<int32_t>(word * 32) + std::countr_zero(left));
   constexpr size_t kMostSpellings = 64;  // of known bytes there are no more
   if (allowed.empty() || allowed.size() > kMostSpellings) return;

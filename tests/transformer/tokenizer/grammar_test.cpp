@@ -269,7 +269,9 @@ TEST_P(Library, WritesJsonOfASchemaInItsOrder) {
   EXPECT_EQ(allowed_by(*second, vocabulary_->size), before) << "matchers of one grammar share nothing";
   EXPECT_EQ(allowed_by(*first, vocabulary_->size), before) << "a copy moved what it was made of";
   std::vector<TokenId> foreseen;
-  first->foresee(8, foreseen);
+  std::vector<uint32_t> bits(words_of_bits(vocabulary_->size));
+  ASSERT_TRUE(first->allow(bits).ok());
+  first->foresee(bits, 8, foreseen);
   std::string text;
   for (const TokenId id : foreseen) {
     text += vocabulary_->tokenizer->token_bytes(id);
