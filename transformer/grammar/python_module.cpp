@@ -26,7 +26,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostModuleBytes = size_t{256} << 20;
 constexpr size_t kPage = 65536;  // the largest of any system
-constexpr size_t kRoom = 4096;   // bytes of zeros: an object of Python is smaller
+constexpr unsigned char kClass = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32;
+constexpr size_t kRoom = 4096;  // bytes of zeros: an object of Python is smaller
 
 bool is_of_python(std::string_view name) { return name.starts_with("Py") || name.starts_with("_Py"); }
 
@@ -42,7 +43,9 @@ std::span<const T> table(std::string_view file, uint64_t offset, uint64_t count)
 // Undefined symbols of Python. Nothing: `file` is no shared library of this machine's kind.
 std::optional<std::vector<std::string>> wanted_symbols(std::string_view file) {
   const auto headers = table<ElfW(Ehdr)>(file, 0, 1);
-  if (headers.empty() || std::memcmp(headers[0].e_ident, ELFMAG, SELFMAG) != 0) return std::nullopt;
+  if (headers.empty() || std::memcmp(headers[0].e_ident, ELFMAG, SELFMAG) != 0 ||
+      headers[0].e_ident[EI_CLASS] != kClass || headers[0].e_ident[EI_DATA] != ELFDATA2LSB)
+    return std::nullopt;
   const auto sections = table<ElfW(Shdr)>(file, headers[0].e_shoff, headers[0].e_shnum);
   std::vector<std::string> wanted;
   for (const ElfW(Shdr) & section : sections) {
@@ -106,7 +109,7 @@ std::string library_of_zeros(const std::vector<std::string>& symbols, uint16_t m
 
   ElfW(Ehdr) header{};
   std::memcpy(header.e_ident, ELFMAG, SELFMAG);
-  header.e_ident[EI_CLASS] = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32;
+  header.e_ident[EI_CLASS] = kClass;
   header.e_ident[EI_DATA] = ELFDATA2LSB;
   header.e_ident[EI_VERSION] = EV_CURRENT;
   header.e_type = ET_DYN;
