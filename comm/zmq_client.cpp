@@ -39,11 +39,15 @@ class ZmqClient final : public ZmqEnd {
   Status wait_until_connected(Clock::time_point deadline) {
     while (!connected() && !refused_ && Clock::now() < deadline) poll_in(monitor_, until(deadline));
     if (connected_) return {};
+    if (refused_ && !has_keys_)
+      return invalid_argument(fmt::format(
+          "endpoint {}: the coordinator there refuses connections without keys; give --curve-secret-key and "
+          "--server-key here, too",
+          endpoint_));
     if (refused_)
       return invalid_argument(
           fmt::format("endpoint {}: the coordinator there does not take our keys: it needs ours on its list, "
-                      "and we need its "
-                      "public key",
+                      "and we need its public key (--server-key)",
                       endpoint_));
     if (reached_)
       return deadline_exceeded(fmt::format(

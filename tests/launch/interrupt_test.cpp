@@ -243,9 +243,9 @@ TEST(Streams, AnInterruptedTextEndsWithAWordAboutIt) {
 
 TEST(Streams, AModelThatIsWrittenIsTold) {
   const TemporaryDirectory dir;
-  const Outcome run = outrider_program({"quantize", "--model", demo_target(), "--output", dir / "int8"});
+  const Outcome run = outrider_program({"quantize", "--model", demo_target(), "--output", (dir / "int8").string()});
   ASSERT_TRUE(run.succeeded()) << run.describe();
-  EXPECT_NE(run.err.find("outrider: wrote " + (dir / "int8") + ": int8 weights of "), std::string::npos)
+  EXPECT_NE(run.err.find("outrider: wrote " + (dir / "int8").string() + ": int8 weights of "), std::string::npos)
       << run.describe();
 }
 

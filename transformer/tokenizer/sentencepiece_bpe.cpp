@@ -48,7 +48,8 @@ Result<std::unique_ptr<WordModel>> SentencePieceBpe::make(const SentencePieceMod
       has_unknown = true;
     }
   }
-  if (!has_unknown) return malformed("no piece is of type UNKNOWN");
+  // With byte fallback no text is unknown; the files of Gemma have no such piece.
+  if (!has_unknown && !model.byte_fallback) return malformed("no piece is of type UNKNOWN");
   if (model.byte_fallback &&
       std::find(bpe->byte_ids_.begin(), bpe->byte_ids_.end(), -1) != bpe->byte_ids_.end())
     return malformed("trainer_spec.byte_fallback is set, but not all of <0x00> to <0xFF> are pieces");

@@ -128,9 +128,10 @@ TEST(ChatTemplateLimits, AllowLargeConversations) {
 
 TEST(Fuzz, ChatTemplates) {
   std::vector<std::string> good;
-  for (const auto& snippet : read_json(source_dir() / "tests/goldens/chat_templates.json")["snippets"])
-    good.push_back(snippet["source"].get<std::string>());
-  for (const auto& snippet : read_json(golden_directory() / "chat_templates.json")["snippets"])
+  const auto own = read_json(source_dir() / "tests/goldens/chat_templates.json"),
+             others = read_json(golden_directory() / "chat_templates.json");
+  for (const auto& snippet : own["snippets"]) good.push_back(snippet["source"].get<std::string>());
+  for (const auto& snippet : others["snippets"])
     good.push_back(snippet["source"].get<std::string>().substr(0, 1500));
   testing::Mutations mutations(3, std::move(good),
                                {"{{",
