@@ -31,8 +31,10 @@ Status check_writable(const std::string& flag, const std::string& path) {
 }
 
 Status check_distinct(const RunFiles& files) {
+  std::error_code ignored;  // a run may go on with its own output, which is read before it is replaced
+  const bool goes_on = std::filesystem::equivalent(files.resume, files.output, ignored);
   const std::pair<const char*, std::string> all[] = {
-      {"--prompts", files.prompts}, {"--output", files.output}, {"--resume", files.resume},
+      {"--prompts", files.prompts}, {"--output", files.output}, {"--resume", goes_on ? "" : files.resume},
       {"--report", files.report},   {"--trace", files.trace},   {"--record-rounds", files.record_rounds}};
   return outrider::check_distinct(all);
 }
@@ -58,7 +60,7 @@ Status check_distinct(std::span<const std::pair<const char*, std::string>> files
 Status check_overwritten(const std::string& output, bool overwrite, const std::string& resume) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (overwrite || output.empty() || output == "-" || !fs::is_regular_file(output, ignored)) return {};
+  if (overwrite || output.empty() || output == "-" || !TemporaryFile::replaces(output)) return {};
   if (!resume.empty() && fs::equivalent(output, resume, ignored)) return {};
   return invalid_argument(
       fmt::format("--output {}: exists already; choose another name, or add --overwrite", output));

@@ -115,6 +115,12 @@ Result<TemporaryFile> TemporaryFile::create(const std::string& path) {
   return file;
 }
 
+bool TemporaryFile::replaces(const std::string& path) {
+  std::error_code ignored;
+  const auto to = destination_of(path);
+  return to.ok() && !to->in_place && std::filesystem::is_regular_file(to->path, ignored);
+}
+
 Status TemporaryFile::check(const std::string& path) {
   ASSIGN_OR_RETURN(const Destination to, destination_of(path));
   if (!to.in_place || path == kStandardOutput) return create(path).status();

@@ -19,6 +19,8 @@ class TemporaryFile {
   static Result<TemporaryFile> create(const std::string& path);
   // Whether create() would succeed; leaves nothing behind.
   static Status check(const std::string& path);
+  // Whether create() would replace a regular file that is there. Streams are written in place.
+  static bool replaces(const std::string& path);
   TemporaryFile(TemporaryFile&&) = default;
   TemporaryFile& operator=(TemporaryFile&&) = delete;
   ~TemporaryFile();
