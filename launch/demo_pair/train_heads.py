@@ -37,7 +37,7 @@ def cmd_sample(a):
                   "ignore_eos": True} for i, p in enumerate(prompts)]
         (a.work / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         subprocess.run([a.program, "generate", "--model", str(HERE / "target"), "--prompts", str(a.work / "prompts.jsonl"),
-                        "--output", str(a.work / "texts.jsonl"), "--max-num-seqs", "64", "--threads", "1", "--quiet"], check=True)
+                        "--output", str(a.work / "texts.jsonl"), "--max-num-seqs", "64", "--threads", "1", "--quiet", "--overwrite"], check=True)
         for p, line in zip(prompts, (a.work / "texts.jsonl").read_text().splitlines()):
             ids = tokenizer().encode(p).ids + json.loads(line)["token_ids"]
             windows.append(ids[:WINDOW - 20])

@@ -47,7 +47,7 @@ def prompts_of(data, count):
 def run(options, directory, prompts, flags):
     report, out = directory / "report.json", directory / "out.txt"
     subprocess.run([options.outrider, "generate", "-m", options.target, "--prompts", str(prompts), "--max-tokens", str(options.tokens),
-                    "--max-num-seqs", "1", "--ignore-eos", "-q", "--report", str(report), "--output", str(out)] + flags, check=True)
+                    "--max-num-seqs", "1", "--ignore-eos", "-q", "--report", str(report), "--output", str(out), "--overwrite"] + flags, check=True)
     return json.loads(report.read_text())["metrics"], out.read_text()
 
 

@@ -122,7 +122,7 @@ class Recorded : public ::testing::Test {
                                        "--record-rounds", file,
                                        "--output",        dir_ / "text.jsonl",
                                        "--quiet"};
-    arguments.insert(arguments.end(), {"--report", dir_ / "report.json"});
+    arguments.insert(arguments.end(), {"--report", dir_ / "report.json", "--overwrite"});
     arguments.insert(arguments.end(), more.begin(), more.end());
     int64_t late = 0;
     for (int tries = 0; tries < kMostTries; ++tries) {

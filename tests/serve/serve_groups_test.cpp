@@ -93,7 +93,7 @@ TEST_F(ServeJoiningGroups, WhenRequestsWereGivenUpTheNextGroupServesAgain) {
   ASSERT_TRUE(until([&] { return status("/ready") == 200; })) << first.err();
   const std::string expected = text();
   json long_one = kAsked;
-  long_one["max_tokens"] = 1000;
+  long_one["max_tokens"] = 480;
   long_one["stream"] = true;
   HttpClient client = server_->client();
   client.send(post_text("/v1/completions", long_one.dump()));

@@ -94,9 +94,7 @@ Result<std::vector<std::vector<TokenId>>> runs_of_word(const std::string& word, 
   if (begin == std::string::npos) return runs;
   for (const char* before : {"", " "}) {
     ASSIGN_OR_RETURN(auto run, tokenizer.encode(before + word.substr(begin), SpecialTokens::kOmit));
-    // A space in front counts where it makes another first token of the same word.
-    const bool is_new = runs.empty() || (run.size() == runs[0].size() && run.front() != runs[0].front());
-    if (!run.empty() && is_new) runs.push_back(std::move(run));
+    if (!run.empty() && (runs.empty() || run != runs[0])) runs.push_back(std::move(run));
   }
   return runs;
 }

@@ -16,8 +16,9 @@ struct TokenLimits {
   std::vector<std::vector<TokenId>> banned;  // none of these runs of tokens is completed
 };
 
-// The runs of tokens that spell a word, alone and behind a space, as vLLM's bad_words takes them. An error:
-// the tokenizer refuses the word.
+// The runs of tokens that spell a word, alone and behind a space. (vLLM takes the second only where both have
+// as many tokens, so a word that is one token behind a space stays allowed there.) An error: the tokenizer
+// refuses the word.
 Result<std::vector<std::vector<TokenId>>> runs_of_word(const std::string& word, const Tokenizer& tokenizer);
 
 // `form` may be null.
