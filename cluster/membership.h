@@ -40,7 +40,7 @@ class Membership {
   std::optional<MembershipChange> heard(PeerId peer, Time now);
   // Members silent for too long, each reported once, the most silent first.
   std::vector<MembershipChange> expire(Time now);
-  // The owner was away for so long and heard nobody: nobody is the more silent for it.
+  // Moves every deadline by `missed`, a time in which this process did not run and could hear no member.
   void move(Time::duration missed);
   // It said goodbye, or was thrown out.
   void forget(PeerId peer) { members_.erase(peer); }

@@ -13,7 +13,7 @@ namespace outrider {
 
 class DraftShares {
  public:
-  // Of a pass, the part that drafts of those who pay may add to it, on average.
+  // Largest average share that a request's drafts may add to the time of a pass, if it chose their length.
   static constexpr double kShare = 0.4;
 
   // Of a plan that goes out: notes what its drafts cost, and takes a share of the pass from what each request

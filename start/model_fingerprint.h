@@ -21,8 +21,9 @@ uint64_t fingerprint_of_config(const std::filesystem::path& directory);
 // files, on one host or on several that share a file system; a copy has others.
 Result<uint64_t> identity_of_weights(const std::filesystem::path& directory);
 
-// Of `parts` that share the work, the `part`-th; the sum of all parts, modulo 2^64, covers every byte of
-// every tensor (and of all parts of a GGUF file). Reads with so many threads, and gives the pages back.
+// Hashes the `part`-th of `parts` shares of a model's tensors. The sum over all shares, modulo 2^64, covers
+// every byte of every tensor, in all files of a split GGUF model. Reads with `threads` threads, and gives the
+// pages back.
 Result<uint64_t> weights_sum(const std::filesystem::path& directory, int part, int parts, int threads);
 
 // Covers every byte of the weights, config.json and `salt`.

@@ -19,8 +19,8 @@ struct SetupFact {
   std::string value;
 };
 
-// What one rank works with. `ranks` names those whose facts of the same name are compared with each other;
-// empty: this rank's are compared with nobody's.
+// The settings and weights of one rank. Facts of ranks with the same `ranks` are compared with each other; an
+// empty name is compared with no other rank.
 struct RankSetup {
   std::string ranks;  // "target ranks"
   std::string name;   // "rank 1"

@@ -78,7 +78,7 @@ class JoinedWorker {
         alone_since = Clock::now();
         attempt = 0;
       }
-      if (joined || status.message() != told_) {  // a host that is not known, a door that is closed
+      if (joined || status.message() != told_) {  // an unknown host, a closed port
         told_ = status.message();
         tell(fmt::format("{}; looking for it for {} s (--retry-for)", status.message(),
                          settings_.retry_for_s));

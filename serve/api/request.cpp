@@ -34,7 +34,7 @@ Status take_range(const json& body, const char* key, int least, int most, int& t
   return {};
 }
 
-// How many log-probabilities are told of a token; -1: as many as there may be.
+// The number of log-probabilities for each token; -1 is the largest number allowed.
 Status take_count(const json& body, const char* key, int& to) {
   constexpr int kMost = 100;
   const json* const value = find_field(body, key);

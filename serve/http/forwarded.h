@@ -1,4 +1,4 @@
-// Who asks, behind proxies that are trusted to say it.
+// The address of a client behind trusted proxies.
 #pragma once
 
 #include <cstdint>

@@ -249,8 +249,7 @@ TEST_F(Requests, ResumedOutputIsThatOfOneRun) {
   EXPECT_EQ(again.out, expected) << "nothing is left to do";
 }
 
-// What a run left of the same --output is a part of that once it is whole, unless it holds other results,
-// too.
+// A resumed .partial of the same --output is removed once the output is whole. One with other results stays.
 TEST_F(Requests, AResumedPartialIsRemovedAndNotWarnedOf) {
   const std::string file = dir_.write("in.jsonl", mixed_requests()), output = dir_ / "out.jsonl";
   ASSERT_TRUE(generate({"--prompts", file, "--output", output, "--quiet"}).succeeded());

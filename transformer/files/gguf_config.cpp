@@ -42,7 +42,7 @@ class ConfigOfGguf {
   Status read_yarn(json& rope);
   Status read_biases();
   Status read_ends();
-  // Numbers of a tensor of so many in F32; nothing if there is none.
+  // The `count` F32 numbers of a tensor; nothing if the file has no such tensor.
   Result<std::optional<std::vector<double>>> numbers_of(const char* tensor, int64_t count) const;
   std::string key(std::string_view rest) const { return keys_.name(rest); }
   int64_t turning_dims() const {

@@ -88,7 +88,7 @@ Status TensorsOfGguf::add_each(const TensorInfo& tensor, const std::string& befo
   return {};
 }
 
-// Rows of the outermost dimension, so many to each name.
+// Adds a tensor for each name, cut from consecutive rows of the outermost dimension.
 Status TensorsOfGguf::add_rows(const TensorInfo& tensor,
                                std::span<const std::pair<std::string, int64_t>> parts) {
   int64_t rows = 0;
