@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -17,12 +18,13 @@
 namespace outrider {
 namespace {
 
-thread_local std::string g_role = "main";
+// Plain storage: a destructor of a thread's variable is registered with memory, and glibc aborts without any.
+thread_local char g_role[48] = "main";
 
 class RoleFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg&, const std::tm&, spdlog::memory_buf_t& out) override {
-    out.append(g_role.data(), g_role.data() + g_role.size());
+    out.append(g_role, g_role + std::strlen(g_role));
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<RoleFlag>(); }
 };
@@ -48,8 +50,8 @@ std::optional<spdlog::level::level_enum> level_of(std::string_view text) {
 
 }  // namespace
 
-void set_thread_role(const std::string& role) { g_role = role; }
-const std::string& thread_role() { return g_role; }
+void set_thread_role(std::string_view role) { g_role[role.copy(g_role, sizeof(g_role) - 1)] = '\0'; }
+std::string thread_role() { return g_role; }
 
 void init_logging() {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
@@ -71,8 +73,7 @@ std::string wrong_log_level() {
 }
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
-  std::fprintf(stderr, "%s:%d [%s] CHECK(%s) failed: %s\n", file, line, g_role.c_str(), condition,
-               message.c_str());
+  std::fprintf(stderr, "%s:%d [%s] CHECK(%s) failed: %s\n", file, line, g_role, condition, message.c_str());
   std::abort();
 }
 

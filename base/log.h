@@ -4,12 +4,13 @@
 #include <fmt/core.h>
 
 #include <string>
+#include <string_view>
 
 namespace outrider {
 
-// Names the calling thread in log lines and CHECK messages, e.g. "target/1".
-void set_thread_role(const std::string& role);
-const std::string& thread_role();
+// Names the calling thread in log lines and CHECK messages, e.g. "target/1". At most 47 bytes are kept.
+void set_thread_role(std::string_view role);
+std::string thread_role();
 
 // Standard error, level from OUTRIDER_LOG (trace, debug, info, warn, error; default warn).
 void init_logging();
