@@ -33,6 +33,7 @@
 #include "launch/commands/target_group_command.h"
 #include "requests/provenance.h"
 #include "serve/batch.h"
+#include "serve/chat.h"
 #include "serve/serve.h"
 #include "start/flags/command_line.h"
 #include "start/flags/generation_config.h"
@@ -44,7 +45,7 @@ namespace {
 
 constexpr const char* kGenerateExamples =
     "Examples:\n"
-    "  outrider generate --model TARGET --draft-model DRAFT --prompt 'Once upon a time'\n"
+    "  outrider generate TARGET 'Once upon a time' --draft-model DRAFT\n"
     "  outrider generate --model TARGET --drafter suffix --prompts prompts.jsonl --output out.jsonl\n"
     "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...\n"
     "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 a rank or a write failed.";
@@ -68,21 +69,20 @@ Results come in the order of the requests, a line each:
 
 constexpr const char* kServeExamples =
     R"(Examples:
-  outrider serve --model TARGET --draft-model DRAFT
+  outrider serve TARGET --draft-model DRAFT
   curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json'
        -d '{"prompt": "Once upon a time", "max_tokens": 64, "temperature": 0}'
   curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json'
        -d '{"messages": [{"role": "user", "content": "Tell me a story"}], "stream": true}'
-  curl http://127.0.0.1:8000/health     200 when requests can be served, 503 while loading, draining or failed
-  curl http://127.0.0.1:8000/ready      the same, and 503 while requests wait for a target group
-  curl http://127.0.0.1:8000/metrics    counters for Prometheus
-  outrider serve --model TARGET --host 0.0.0.0 --api-key-file key.txt    clients send Authorization: Bearer KEY
+  curl http://127.0.0.1:8000/health    200 when requests can be served, 503 while loading, draining or failed
+  curl http://127.0.0.1:8000/ready     the same, and 503 while requests wait for a target group
+  curl http://127.0.0.1:8000/metrics   counters for Prometheus
+  outrider serve TARGET --host 0.0.0.0 --api-key-file key.txt
+      Clients send `Authorization: Bearer KEY`.
   mpirun -n 4 outrider serve --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...
-      To drain, send SIGTERM to the process of rank 0, whose number is told at the start. mpirun ends with code 1
-      when it is signalled itself, and kills its ranks a second later.
-Flags under Requests are what a request gets that does not say.
-Exit codes: 0 after SIGTERM or SIGINT (under mpirun: to the process of rank 0), 2 bad flag or file, 3 a resource is
-taken or used up, as the port, or a rank failed.)";
+      SIGTERM to the process of rank 0 drains; its number is written at the start.
+Options under Requests are the defaults of requests.
+Exit codes: 0 after SIGTERM or SIGINT, 2 bad flag or file, 3 a port is taken, memory is short or a rank failed.)";
 
 // A standard stream that is closed would give its number to the next file that is opened, and text would go
 // there. Read-only for standard output: writing to it stays an error, which is told.
@@ -109,7 +109,9 @@ int run(int argc, char** argv) {
   explain_bus_errors();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is a write error, told once
   CLI::App app("Distributed speculative decoding: the target model's own text, sooner.", "outrider");
-  app.formatter(help_formatter(help_width()));
+  HelpLength help_length;
+  const std::vector<std::string> words = without_help_forms(argc, argv, help_length);
+  app.formatter(help_formatter(help_width(), help_length));
   app.set_version_flag("--version", version_text, "Version, commit and what is built in");
   app.require_subcommand(1);
   RunOptions options;
@@ -136,6 +138,20 @@ int run(int argc, char** argv) {
       "Example:\n  outrider batch --model TARGET --draft-model DRAFT --input in.jsonl --output out.jsonl");
   std::string batch_config_file;
   add_config_layer(*batch, batch_config_file);
+
+  ChatSettings chat_settings;
+  CLI::App* chat = app.add_subcommand("chat", "Talk with a model in the terminal");
+  add_chat_options(*chat, chat_settings);
+  chat->footer(
+      "Examples:\n"
+      "  outrider chat MODEL.gguf --draft-model DRAFT.gguf\n"
+      "  outrider chat MODEL --system 'Answer in one sentence.' --temperature 0\n"
+      "  echo 'What is a prime number?' | outrider chat MODEL --quiet\n"
+      "Within it /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n"
+      "Exit codes: 0 the user left, 1 a message from a pipe was not answered, 2 bad flag or file, 3 a rank "
+      "failed.");
+  std::string chat_config_file;
+  add_config_layer(*chat, chat_config_file);
 
   DoctorOptions doctor_options;
   CLI::App* doctor =
@@ -220,12 +236,15 @@ int run(int argc, char** argv) {
       "  outrider completion fish | source         # in config.fish");
   app.footer(kGenerateExamples);  // last: commands inherit the footer that is there when they are added
 
+  std::vector<const char*> word_pointers;
+  for (const std::string& word : words) word_pointers.push_back(word.c_str());
+  const int word_count = static_cast<int>(words.size());
   try {
-    app.parse(argc, argv);
+    app.parse(word_count, word_pointers.data());
   } catch (const CLI::ParseError& error) {
     std::ostringstream out, refusal;
     const int code = app.exit(error, out, refusal) == 0 ? kExitOk : kExitUsage;
-    if (code != kExitOk) refusal.str(explain_parse_error(app, error, argc, argv));
+    if (code != kExitOk) refusal.str(explain_parse_error(app, error, word_count, word_pointers.data()));
     if (MpiCluster::launched()) return MpiCluster::leave(out.str(), refusal.str(), code);
     std::fputs(out.str().c_str(), stdout);
     std::fputs(refusal.str().c_str(), stderr);
@@ -243,9 +262,11 @@ int run(int argc, char** argv) {
       if (*alone)
         return refuse(
             fmt::format("outrider: {} is one process; start it without mpirun\n", alone->get_name()));
-  if (*generate || *serve || *batch) {
+  if (*generate || *serve || *batch || *chat) {
     const Status taken =
-        *batch
+        *chat ? take_generation_config(*chat, chat_settings.generation_config,
+                                       chat_settings.cluster.models.model, chat_settings.request)
+        : *batch
             ? take_generation_config(*batch, batch_options.serve.generation_config,
                                      batch_options.serve.cluster.models.model, batch_options.serve.defaults)
         : *serve ? take_generation_config(*serve, serve_options.generation_config,
@@ -266,6 +287,7 @@ int run(int argc, char** argv) {
     if (*quantize) return run_quantize(quantize_options);
     if (*serve) return run_serve(serve_options);
     if (*batch) return run_batch(batch_options);
+    if (*chat) return run_chat(chat_settings);
     return *doctor ? run_doctor(doctor_options) : run_generate(std::move(options));
   } catch (const std::exception& error) {
     tell_error(what_failed(error));

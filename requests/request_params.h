@@ -25,6 +25,7 @@ struct AskedGrammar {
 struct RequestParams {
   std::optional<std::string> prompt;  // absent: the prompt comes from elsewhere
   bool chat = false;                  // the prompt is a user's message for the chat template
+  std::string system;                 // ... with this system message; empty: what the template writes itself
   int max_tokens = 128;
   float temperature = 0;
   int top_k = 0;

@@ -89,9 +89,18 @@ Result<PromptRequest> Reader::finish(RequestParams params, std::string_view text
   return out;
 }
 
+// A prompt as a user's message, behind --system.
+std::vector<ChatMessage> messages_of(const RequestParams& params, const std::string& prompt) {
+  std::vector<ChatMessage> messages;
+  if (!params.system.empty()) messages.push_back({"system", params.system});
+  messages.push_back({"user", prompt});
+  return messages;
+}
+
 Result<PromptRequest> Reader::from_flags() const {
   if (!params_.chat) return finish(params_, *params_.prompt, SpecialTokens::kAdd, 0);
-  ASSIGN_OR_RETURN(const std::string text, render({.messages = {{"user", *params_.prompt}}, .options = {}}));
+  ASSIGN_OR_RETURN(const std::string text,
+                   render({.messages = messages_of(params_, *params_.prompt), .options = {}}));
   return finish(params_, text, SpecialTokens::kOmit, 0);
 }
 
@@ -177,7 +186,7 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
       return invalid_argument(fmt::format("\"{}\" needs \"messages\"", key));
   Result<PromptRequest> request = invalid_argument("\"prompt\" must be a text");
   if (has_messages || (params.chat && object["prompt"].is_string())) {
-    Conversation chat{.messages = {{"user", object.value("prompt", "")}}, .options = {}};
+    Conversation chat{.messages = messages_of(params, object.value("prompt", "")), .options = {}};
     if (has_messages) {
       ASSIGN_OR_RETURN(chat, take_conversation(object));
     }

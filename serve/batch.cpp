@@ -26,6 +26,7 @@
 #include "serve/serve.h"
 #include "start/coordinator_run.h"
 #include "start/flags/options.h"
+#include "start/flags/speculative_config.h"
 #include "transformer/chat_template/chat_template.h"
 #include "transformer/files/json_file.h"
 
@@ -336,6 +337,7 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
   serve.defaults.temperature = 1;
   add_sampling_options(app, serve.defaults, serve.generation_config);
   add_speculation_options(app, serve.cluster.speculation, serve.defaults.rule);
+  add_speculative_config_option(app, serve.cluster, serve.defaults.rule);
   add_report_options(app, serve.files, serve.cluster.quiet);
 }
 

@@ -28,7 +28,7 @@ Status write_reports(const EngineRun& run, const Coordinator& coordinator, const
   const Totals& totals = coordinator.totals();
   const RunDescription description = describe_run(run.cluster, run.prepared);
   constexpr int kPatienceMs = 1000;
-  if (!run.cluster.quiet && totals.rounds.emitted > 0 && can_tell(kPatienceMs))
+  if (run.tells_activity && !run.cluster.quiet && totals.rounds.emitted > 0 && can_tell(kPatienceMs))
     std::fputs(screen_report(description, totals, metrics, std::nullopt).c_str(), stderr);
   if (!run.files.report.empty())
     RETURN_IF_ERROR(write_file(run.files.report,
@@ -40,7 +40,7 @@ Status write_reports(const EngineRun& run, const Coordinator& coordinator, const
 
 // From ready to drained.
 Status serve_requests(const EngineRun& run, Coordinator& coordinator) {
-  ActivityLog log(!run.cluster.quiet);
+  ActivityLog log(run.tells_activity && !run.cluster.quiet);
   bool told = false;
   const Status target = run.engine.serve(
       coordinator,

@@ -23,6 +23,7 @@ struct EngineRun {
   std::function<bool()> asked_to_drain;  // several times a second
   std::function<void()> drained;         // before the roles leave
   std::chrono::seconds drain_limit{30};
+  bool tells_activity = true;  // on standard error, now and then and at the end; --quiet leaves out both
 };
 
 // The exit code.

@@ -11,6 +11,7 @@
 #include "serve/access_log.h"
 #include "serve/engine_run.h"
 #include "start/coordinator_run.h"
+#include "start/flags/model_path.h"
 #include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
@@ -21,10 +22,10 @@ constexpr std::chrono::seconds kLastAnswers{5};
 
 // Who reads it is served.
 void tell_address(const ServeOptions& options, const HttpServer& http) {
-  tell_error(fmt::format(
-      "serving {} on {}",
-      options.served_model_names.empty() ? options.cluster.models.model : options.served_model_names.front(),
-      http.address()));
+  tell_error(fmt::format("serving {} on {}",
+                         options.served_model_names.empty() ? model_display_name(options.cluster.models.model)
+                                                            : options.served_model_names.front(),
+                         http.address()));
 }
 
 void tell_drain(const ServeOptions& options, const Engine& engine) {

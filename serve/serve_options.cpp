@@ -12,6 +12,7 @@
 #include "base/program/temporary_file.h"
 #include "serve/serve.h"
 #include "start/flags/options.h"
+#include "start/flags/speculative_config.h"
 #include "start/tree_option.h"
 
 namespace outrider {
@@ -160,6 +161,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   o.defaults.temperature = 1;  // what clients of such an API expect
   add_sampling_options(app, o.defaults, o.generation_config);
   add_speculation_options(app, o.cluster.speculation, o.defaults.rule);
+  add_speculative_config_option(app, o.cluster, o.defaults.rule);
   add_report_options(app, o.files, o.cluster.quiet);
 }
 

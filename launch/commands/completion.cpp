@@ -50,7 +50,7 @@ void collect(const CLI::App& app, const std::string& path, std::vector<Command>&
     if (option->get_positional()) {
       command.choices = choices_of(*option);
       command.takes_files = command.choices.empty();
-      continue;
+      if (!option->nonpositional()) continue;  // some are flags as well
     }
     Flag flag{.names = {}, .choices = choices_of(*option), .text = option->get_description()};
     for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);

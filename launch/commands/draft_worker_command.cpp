@@ -311,12 +311,11 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       "job for --retry-for seconds.");
   RoleSettings& o = s.run;
   app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it");
-  app.add_option("--draft-model,-d", o.models.draft_model,
-                 "Draft model: a directory, with the target's tokenizer");
-  app.add_option("--model,-m", o.models.model,
-                 "The target, with --drafter eagle3, eagle, mtp, medusa, hydra or dflash: a head has its "
-                 "tokens, and mostly "
-                 "its embedding");
+  finds_model(app.add_option("--draft-model,-d", o.models.draft_model,
+                             "Draft model: a GGUF file or a directory, with the target's tokenizer"));
+  finds_model(app.add_option("--model,-m", o.models.model,
+                             "The target, with --drafter eagle3, eagle, mtp, medusa, hydra or dflash: a head "
+                             "has its tokens, and mostly its embedding"));
   add_text_drafter_options(app, o.models);
   app.add_option(
       "--curve-secret-key", s.curve_secret_key,

@@ -141,9 +141,11 @@ Result<std::vector<PromptRequest>> read_asked(const RunOptions& options, const C
 Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster, const Preparation& prepared,
                        MpiCluster* mpi) {
   if (!options.request.prompt && options.files.prompts.empty())
-    return invalid_argument("nothing to do: give --prompt TEXT or --prompts FILE.jsonl");
+    return invalid_argument("nothing to do: give a text, --prompt-file FILE or --prompts FILE.jsonl");
   if (options.request.prompt && !options.files.prompts.empty())
     return invalid_argument("--prompt and --prompts exclude each other; drop one");
+  if (!options.request.system.empty() && !options.request.chat)
+    return invalid_argument("--system needs --chat, whose template writes it");
   RETURN_IF_ERROR(check_comparison(options, cluster, mpi != nullptr));
   RETURN_IF_ERROR(parse_gamma_policy(cluster.speculation.policy()).status());
   RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, options.request.rule));

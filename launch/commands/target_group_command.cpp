@@ -217,10 +217,10 @@ void add_target_group_options(CLI::App& app, TargetGroupSettings& s) {
   RoleSettings& o = s.run;
   ModelSettings& m = o.models;
   app.add_option("--connect", s.connect, "Endpoint of the run, as --listen-targets tells it");
-  app.add_option("-m,--model", m.model, "The target: the model that the run was started with");
-  app.add_option(
+  finds_model(app.add_option("-m,--model", m.model, "The target: the model that the run was started with"));
+  finds_model(app.add_option(
       "--draft-model,-d", m.draft_model,
-      "As the run says, where the target needs it: a head beside the target, or --q-format hidden");
+      "As the run says, where the target needs it: a head beside the target, or --q-format hidden"));
   add_text_drafter_options(app, m);
   app.add_option("--head-place", m.head_place, "Where a head drafts, as the run says")
       ->check(CLI::IsMember({"target", "worker", "auto"}))

@@ -19,6 +19,7 @@
 #include "serve/serve.h"
 #include "serve/status.h"
 #include "start/describe.h"
+#include "start/flags/model_path.h"
 #include "transformer/chat_template/chat_template.h"
 #include "transformer/files/json_file.h"
 
@@ -83,7 +84,7 @@ class ServedApi final : public Api {
         builder_(model_with_grammars()),
         models_(options.served_model_names),
         started_(std::chrono::system_clock::now()) {
-    if (models_.empty()) models_.push_back(options.cluster.models.model);
+    if (models_.empty()) models_.push_back(model_display_name(options.cluster.models.model));
   }
 
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override;

@@ -34,9 +34,9 @@ constexpr std::string_view kPrefix = "OUTRIDER_";
 // scripts, tests and benches read, or set for what they start.
 std::vector<std::string> variable_names(const CLI::App& app) {
   std::vector<std::string> names{
-      "LOG",         "BUILD",     "SOURCE_DIR",  "TARGETS",     "TEST_DATA",
-      "TEST_OUTAGE", "BENCH_ISA", "BENCH_MODEL", "AZURE_TRACE", "TEST_GRAMMAR_LIBRARY",
-      "TEST_PYTHON"};
+      "LOG",         "BUILD",         "SOURCE_DIR",  "TARGETS",     "TEST_DATA",
+      "TEST_OUTAGE", "BENCH_ISA",     "BENCH_MODEL", "AZURE_TRACE", "TEST_GRAMMAR_LIBRARY",
+      "TEST_PYTHON", "SUITE_SECONDS", "SUITE_PACK"};
   for (const CLI::App* command : app.get_subcommands({}))
     for (const CLI::Option* option : command->get_options())
       if (const std::string name = option->get_envname(); name.starts_with(kPrefix))
@@ -139,7 +139,8 @@ std::string explain_unread_variables(const CLI::App& app, const char* const* env
   return text;
 }
 
-std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc,
+                                const char* const* argv) {
   const auto commands = app.get_subcommands();  // those that were named
   if (!commands.empty()) {
     const CLI::App& command = innermost(*commands.front());

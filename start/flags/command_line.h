@@ -26,6 +26,7 @@ std::string nearest_flag(const CLI::App& command, const std::string& name);
 std::string explain_unread_variables(const CLI::App& app, const char* const* environment);
 
 // For people: names the flag, and the nearest one that exists. `command_line` is what main was given.
-std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv);
+std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc,
+                                const char* const* argv);
 
 }  // namespace outrider

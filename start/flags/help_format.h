@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class FormatterBase;
@@ -17,7 +18,15 @@ int help_width();
 // stays, and a word longer than a line is not broken.
 std::string wrapped(const std::string& text, int width, int indent);
 
+// kBrief: a command of many options shows the ones that most users need, with the first sentence of each
+// description, and how to see the rest.
+enum class HelpLength { kBrief, kWhole };
+
 // For the main command, before sub-commands are added: they inherit it.
-std::shared_ptr<CLI::FormatterBase> help_formatter(int width);
+std::shared_ptr<CLI::FormatterBase> help_formatter(int width, HelpLength length);
+
+// The words of a command line, `outrider help CMD` written as `outrider CMD --help`, and --help=all and
+// --help-all as --help. `length`: what was asked for.
+std::vector<std::string> without_help_forms(int argc, const char* const* argv, HelpLength& length);
 
 }  // namespace outrider

@@ -3,7 +3,10 @@
 #include <CLI/CLI.hpp>
 
 #include "base/parse_number.h"
+#include "start/flags/model_path.h"
+#include "start/flags/speculative_config.h"
 #include "start/tree_option.h"
+#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {
@@ -18,7 +21,34 @@ LogitBias parse_biases(const std::vector<std::string>& texts) {
   return biases;
 }
 
+// -p TEXT, @FILE or -. Returns what is wrong; empty: nothing.
+std::string read_prompt(std::string& text) {
+  constexpr size_t kMaxBytes = size_t{64} << 20;
+  if (text.starts_with("@@")) {
+    text.erase(0, 1);
+    return {};
+  }
+  const bool is_file = text.size() > 1 && text.starts_with("@");
+  if (!is_file && text != "-") return {};
+  auto read = read_text_file(is_file ? text.substr(1) : "/dev/stdin", kMaxBytes);
+  if (!read.ok()) return read.status().message();
+  text = std::move(read).value();
+  if (text.ends_with('\n')) text.pop_back();
+  return {};
+}
+
 }  // namespace
+
+CLI::Option* finds_model(CLI::Option* option) {
+  return option->transform(CLI::Validator(
+      [](std::string& text) {
+        auto found = find_model(text);
+        if (!found.ok()) return found.status().message();
+        text = std::move(found).value();
+        return std::string();
+      },
+      ""));
+}
 
 void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
   app.add_option(
@@ -58,11 +88,13 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
 
 void add_model_options(CLI::App& app, ClusterSettings& o) {
   ModelSettings& m = o.models;
-  app.add_option("-m,--model", m.model,
-                 "Target model: a Hugging Face directory (config.json, safetensors, tokenizer)")
+  finds_model(app.add_option("-m,--model,MODEL", m.model,
+                             "Target model: a GGUF file, a Hugging Face directory (config.json, safetensors, "
+                             "tokenizer), or the hub's name of one in its cache, org/name"))
       ->group("Models");
-  app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", m.draft_model,
-                 "Draft model with the same tokenizer. Without any drafter it is plain decoding")
+  finds_model(app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", m.draft_model,
+                             "Draft model with the same tokenizer, or a draft head with --drafter. Without "
+                             "any drafter it is plain decoding"))
       ->group("Models");
   add_text_drafter_options(app, m);
   app.add_option(
@@ -133,7 +165,7 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
       ->group("Models")
       ->capture_default_str();
   app.add_option(
-         "--max-model-len", m.max_model_len,
+         "-c,--max-model-len,--ctx-size", m.max_model_len,
          fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
       ->group("Models")
       ->capture_default_str();
@@ -234,7 +266,9 @@ void add_sampling_options(CLI::App& app, RequestParams& o, std::string& generati
       ->check(CLI::IsMember({"none", "auto"}))
       ->group("Requests")
       ->capture_default_str();
-  app.add_option("-t,--temperature", o.temperature, "0: greedy")->group("Requests")->capture_default_str();
+  app.add_option("-t,--temperature,--temp", o.temperature, "0: greedy")
+      ->group("Requests")
+      ->capture_default_str();
   app.add_option("--top-k", o.top_k, "Keep the k best tokens; 0: all")
       ->group("Requests")
       ->capture_default_str();
@@ -356,7 +390,19 @@ void add_report_options(CLI::App& app, RunFiles& files, bool& quiet) {
 
 void add_generate_options(CLI::App& app, RunOptions& o) {
   RequestParams& r = o.request;
-  app.add_option("-p,--prompt", r.prompt, "Text to continue")->group("Requests");
+  app.add_option("-p,--prompt,PROMPT", r.prompt,
+                 "Text to continue. @FILE: what is in it; -: standard input; @@ begins a text with an @")
+      ->transform(CLI::Validator([](std::string& text) { return read_prompt(text); }, ""))
+      ->group("Requests");
+  app.add_option_function<std::string>(
+         "-f,--prompt-file",
+         [&r](const std::string& file) {
+           r.prompt = "@" + file;
+           if (const std::string wrong = read_prompt(*r.prompt); !wrong.empty())
+             throw CLI::ValidationError("--prompt-file: " + wrong);
+         },
+         "A file with the text to continue; one line break at its end is left out")
+      ->group("Requests");
   app.add_option("--prompts", o.files.prompts,
                  "A file of requests, one JSON object a line (below), or a published one of Spec-Bench, "
                  "MT-bench, HumanEval, "
@@ -377,6 +423,9 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "there, of the same prompt, parameters and model, is taken over and not generated again")
       ->group("Requests");
   app.add_flag("--chat", r.chat, "Treat the prompt as a user's message and apply the model's chat template")
+      ->group("Requests");
+  app.add_option("--system", r.system,
+                 "The system message of --chat. Default: what the template writes itself")
       ->group("Requests");
   app.add_option("-n,--max-tokens", r.max_tokens, "Tokens to generate at most")
       ->group("Requests")
@@ -405,6 +454,7 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   add_grammar_library_option(app, o.grammar_library, "Requests");
 
   add_speculation_options(app, o.cluster.speculation, r.rule);
+  add_speculative_config_option(app, o.cluster, r.rule);
   app.add_flag("--compare-plain", o.compare_plain,
                "First decode the same requests without a drafter; compare the text and report the speed-up")
       ->group("Speculation");

@@ -11,7 +11,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace outrider {
 
@@ -28,6 +29,8 @@ struct RunOptions {
   int compare_turns = 0;  // 0: as many as two seconds have, at most nine
 };
 
+// The option takes a path, or the hub's name of a model in its cache (model_path.h). Returns it.
+CLI::Option* finds_model(CLI::Option* option);
 void add_text_drafter_options(CLI::App& app, ModelSettings& settings);  // a part of the model options
 void add_model_options(CLI::App& app, ClusterSettings& settings);
 void add_pool_options(CLI::App& app, PoolSettings& settings);

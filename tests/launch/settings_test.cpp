@@ -1,6 +1,7 @@
 // Where values come from (flags, environment, config file), and the commands that only tell.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/program.h"
@@ -146,7 +147,7 @@ TEST(Help, TeachesEveryFlagAndGivesExamples) {
     EXPECT_NE(main.out.find(part), std::string::npos) << part;
   EXPECT_EQ(main.err, "");
 
-  const Outcome help = outrider_program({"generate", "--help"});
+  const Outcome help = outrider_program({"generate", "--help=all"});
   EXPECT_EQ(help.code, 0);
   EXPECT_EQ(help.err, "");
   for (const char* part : {"Models:", "Requests:", "Speculation:", "Reports:", "--num-speculative-tokens",
@@ -155,9 +156,31 @@ TEST(Help, TeachesEveryFlagAndGivesExamples) {
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 
+TEST(Help, OfACommandIsOneScreenUntilAllIsAskedFor) {
+  for (const char* command : {"generate", "serve", "batch", "chat"}) {
+    const Outcome brief = outrider_program({command, "--help"}),
+                  all = outrider_program({command, "--help=all"});
+    ASSERT_EQ(brief.code, 0) << brief.describe();
+    EXPECT_LE(std::count(brief.out.begin(), brief.out.end(), '\n'), 70) << brief.out;
+    EXPECT_NE(brief.out.find("--help=all"), std::string::npos);
+    for (const char* flag : {"--model", "--draft-model", "--temperature", "--num-speculative-tokens"})
+      EXPECT_NE(brief.out.find(flag), std::string::npos) << flag;
+    for (const char* flag : {"--emulate-link", "--fanout-budget"}) {
+      EXPECT_EQ(brief.out.find(flag), std::string::npos) << flag;
+      EXPECT_NE(all.out.find(flag), std::string::npos) << flag;
+    }
+    EXPECT_EQ(outrider_program({"help", command}).out, brief.out);
+    EXPECT_EQ(outrider_program({"help", command, "all"}).out, all.out);
+    EXPECT_EQ(outrider_program({command, "--help-all"}).out, all.out);
+  }
+  EXPECT_EQ(outrider_program({"help"}).out, outrider_program({"--help"}).out);
+  EXPECT_EQ(outrider_program({"help", "simulate", "run"}).out,
+            outrider_program({"simulate", "run", "--help"}).out);
+}
+
 TEST(Help, EveryCommandShowsExamplesOfItsOwn) {
-  for (const char* command :
-       {"generate", "doctor", "draft-worker", "bench", "synth", "simulate", "study", "quantize", "keygen"}) {
+  for (const char* command : {"generate", "chat", "batch", "doctor", "draft-worker", "bench", "synth",
+                              "simulate", "study", "quantize", "keygen"}) {
     const Outcome help = outrider_program({command, "--help"});
     EXPECT_EQ(help.code, 0) << command;
     const size_t examples = help.out.find("Example");

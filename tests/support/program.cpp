@@ -62,7 +62,7 @@ void connect(const RunSettings& settings, const Pipe& out, const Pipe& err) {
   if (settings.in == Stdin::kClosed)
     close(0);
   else
-    dup2(open("/dev/null", O_RDONLY), 0);
+    dup2(open(settings.input.empty() ? "/dev/null" : settings.input.c_str(), O_RDONLY), 0);
   if (settings.out == Stdout::kClosed)
     close(1);
   else

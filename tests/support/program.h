@@ -28,6 +28,7 @@ struct RunSettings {
   std::string directory;                   // to run in; empty: this one
   Stdout out = Stdout::kCaptured;
   Stdin in = Stdin::kEmpty;
+  std::filesystem::path input;  // a file that is standard input instead
   int signal = 0;  // sent once `signal_when` exists
   std::filesystem::path signal_when;
   std::chrono::seconds limit{60};  // then the program counts as hanging and is killed; times kPatience

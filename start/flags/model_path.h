@@ -1,0 +1,19 @@
+// Where a model is: a path as it was written, or a name of the Hugging Face hub whose files are in its cache.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace outrider {
+
+// A path that exists is returned as it is, and so is a text that names neither. "org/name" becomes the
+// directory of its newest snapshot under $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub, or the one
+// GGUF file in it. An error: "org/name" is no path and not in the cache, or the snapshot has several GGUF
+// files and no config.json.
+Result<std::string> find_model(const std::string& text);
+
+// "org/name" of a path in a snapshot of the cache; any other text as it is.
+std::string model_display_name(const std::string& path);
+
+}  // namespace outrider

@@ -1,0 +1,171 @@
+// `outrider chat` with standard input that is a file, and the ways to name a model and a prompt that other
+// programs have.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/program.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+constexpr const char* kTemplate =
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:";
+
+class Chat : public ::testing::Test {
+ protected:
+  Outcome chat(const std::string& lines, Arguments more = {}) {
+    Arguments arguments{"chat",    demo_target(), "--draft-model", demo_draft(), "--chat-template",
+                        template_, "--quiet",     "--max-tokens",  "12",         "--temperature",
+                        "0"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return outrider_program(arguments, {.input = dir_.write("lines", lines)});
+  }
+  // What `generate` writes behind these messages.
+  std::string answer_to(const json& messages) {
+    const std::string prompts = dir_.write("prompts", json{{"messages", messages}}.dump() + "\n");
+    const auto model = dir_.copy(demo_target(), "with_template");
+    json config = json::parse(read_file(model / "tokenizer_config.json"));
+    config["chat_template"] = kTemplate;
+    write_file(model / "tokenizer_config.json", config.dump());
+    const Outcome run = outrider_program(
+        {"generate", "--model", model, "--prompts", prompts, "--max-tokens", "12", "--quiet"});
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    std::filesystem::remove_all(model);
+    return json::parse(run.out)["text"];
+  }
+
+  const TemporaryDirectory dir_;
+  const std::string template_ = dir_.write("template.jinja", kTemplate);
+};
+
+TEST_F(Chat, AnswersAreThoseOfTheWholeConversation) {
+  const std::string first = answer_to({{{"role", "user"}, {"content", "Once"}}});
+  const std::string second = answer_to({{{"role", "user"}, {"content", "Once"}},
+                                        {{"role", "assistant"}, {"content", first}},
+                                        {{"role", "user"}, {"content", "Then"}}});
+  const Outcome run = chat("Once\nThen\n");
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(run.out, first + "\n" + second + "\n");
+  EXPECT_EQ(run.err, "");
+}
+
+TEST_F(Chat, CommandsChangeTheConversation) {
+  const std::string once = answer_to({{{"role", "user"}, {"content", "Once"}}});
+  const std::string beneath =
+      answer_to({{{"role", "system"}, {"content", "Be brief."}}, {{"role", "user"}, {"content", "Once"}}});
+  EXPECT_EQ(chat("Once\n/clear\nOnce\n").out, once + "\n" + once + "\n");
+  EXPECT_EQ(chat("Once\n/again\n").out, once + "\n" + once + "\n");
+  EXPECT_EQ(chat("Then\n/undo\nOnce\n/exit\nnever\n").out.substr(chat("Then\n").out.size()), once + "\n");
+  EXPECT_EQ(chat("/system Be brief.\nOnce\n").out, beneath + "\n");
+  EXPECT_EQ(chat("Once\n", {"--system", "Be brief."}).out, beneath + "\n");
+  EXPECT_EQ(chat("On\\\nce\n").out, answer_to({{{"role", "user"}, {"content", "On\nce"}}}) + "\n");
+  EXPECT_EQ(chat("//Once\n").out, answer_to({{{"role", "user"}, {"content", "/Once"}}}) + "\n");
+}
+
+TEST_F(Chat, AConversationIsSavedAsARequest) {
+  const std::string file = (std::filesystem::path(dir_.path()) / "saved.jsonl").string();
+  const Outcome run = chat("Once\n/save " + file + "\n");
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const json messages = json::parse(read_file(file))["messages"];
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[1]["content"].get<std::string>() + "\n", run.out);
+  EXPECT_EQ(chat("Once\n/save " + file + "\n").code, 1) << "a file that exists stays";
+}
+
+TEST_F(Chat, WhatCannotBeDoneIsToldAndTheConversationGoesOn) {
+  for (const auto& [line, part] :
+       std::vector<std::pair<std::string, std::string>>{{"/helo", "/help"},
+                                                        {"/set temperature warm", "warm is not a number"},
+                                                        {"/set temperature -1", "temperature"},
+                                                        {"/set speed 1", "/set knows"},
+                                                        {"/save", "FILE"},
+                                                        {"/again", "no message"},
+                                                        {std::string(40000, 'x'), "the context"}}) {
+    const Outcome run = chat(line + "\nOnce\n");
+    EXPECT_EQ(run.code, 1) << run.describe();
+    EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
+    EXPECT_EQ(run.out, chat("Once\n").out);
+  }
+}
+
+TEST_F(Chat, AModelWithoutATemplateIsRefused) {
+  const Outcome run = outrider_program({"chat", demo_target()});
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("--chat-template FILE"), std::string::npos) << run.err;
+}
+
+class Names : public ::testing::Test {
+ protected:
+  static std::string text(Arguments arguments, const RunSettings& settings = {}) {
+    arguments.insert(arguments.begin(), "generate");
+    arguments.insert(arguments.end(), {"--max-tokens", "8", "--quiet"});
+    const Outcome run = outrider_program(arguments, settings);
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    return run.out;
+  }
+  const TemporaryDirectory dir_;
+  const std::string expected_ = text({"--model", demo_target(), "--prompt", "Once upon"});
+};
+
+TEST_F(Names, AModelAndAPromptNeedNoFlag) {
+  EXPECT_EQ(text({demo_target(), "Once upon"}), expected_);
+  EXPECT_EQ(text({"--model", demo_target(), "Once upon"}), expected_);
+  EXPECT_EQ(text({demo_target(), "-p", "Once upon", "--temp", "0", "-c", "64"}), expected_);
+}
+
+TEST_F(Names, APromptComesFromAFileOrStandardInput) {
+  const std::string file = dir_.write("prompt", "Once upon\n");
+  EXPECT_EQ(text({demo_target(), "-f", file}), expected_);
+  EXPECT_EQ(text({demo_target(), "-p", "@" + file}), expected_);
+  EXPECT_EQ(text({demo_target(), "-p", "-"}, {.input = file}), expected_);
+  EXPECT_EQ(text({demo_target(), "-p", "@@x"}), text({demo_target(), "-f", dir_.write("at", "@x")}));
+  const Outcome run = outrider_program({"generate", demo_target(), "-p", "@/nonexistent"});
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("/nonexistent"), std::string::npos) << run.err;
+}
+
+TEST_F(Names, AModelOfTheHubIsFoundInItsCache) {
+  const std::filesystem::path cache = std::filesystem::path(dir_.path()) / "hub";
+  const std::filesystem::path model = cache / "models--some-org--toy.target";
+  std::filesystem::create_directories(model / "refs");
+  std::filesystem::create_directories(model / "snapshots");
+  std::filesystem::create_directory_symlink(demo_target(), model / "snapshots" / "abc123");
+  write_file(model / "refs" / "main", "abc123");
+  EXPECT_EQ(text({"some-org/toy.target", "Once upon"}, {.env = {{"HF_HUB_CACHE", cache}}}), expected_);
+  EXPECT_EQ(text({"some-org/toy.target", "Once upon"}, {.env = {{"HF_HOME", dir_.path()}}}), expected_);
+  const Outcome run =
+      outrider_program({"generate", "some-org/other", "Once"}, {.env = {{"HF_HUB_CACHE", cache}}});
+  EXPECT_EQ(run.code, 2);
+  for (const std::string& part : {std::string("some-org/other"), cache.string(), std::string("hf download")})
+    EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
+}
+
+TEST_F(Names, SpeculationIsWrittenAsVllmWritesIt) {
+  const json config{{"model", demo_draft().string()}, {"num_speculative_tokens", 3}};
+  EXPECT_EQ(text({demo_target(), "Once upon", "--speculative-config", config.dump()}), expected_);
+  EXPECT_EQ(text({demo_target(), "Once upon", "--speculative-config", R"({"method": "ngram"})"}), expected_);
+  for (const auto& [wrong, part] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"method": "oracle"})", "draft_model"},
+           {R"({"num_speculative_tokens": 3})", "\"model\""},
+           {R"({"method": "ngram", "num_speculative_tokens": -3})", "whole number"},
+           {R"({"method": "ngram", "disable_by_batch_size": 4})", "no counterpart"},
+           {R"({"method": "ngram", "tokens": 4})", "is not a key"},
+           {R"({"rejection_sample_method": "magic", "method": "ngram"})", "standard or block"},
+           {"{", "--speculative-config"}}) {
+    const Outcome run = outrider_program({"generate", demo_target(), "Once", "--speculative-config", wrong});
+    EXPECT_EQ(run.code, 2) << run.describe();
+    EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
+  }
+  const Outcome both = outrider_program(
+      {"generate", demo_target(), "Once", "--drafter", "ngram", "--speculative-config", config.dump()});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_NE(both.err.find("--drafter exclude each other"), std::string::npos) << both.err;
+}
+
+}  // namespace
+}  // namespace outrider::testing
