@@ -102,6 +102,7 @@ class GpuSuite : public ::testing::Test {
     Outcome outcome =
         run_program(arguments, {.env = {{"PROGRAM", outrider_path()},
                                         {"FAULTS", faults},
+                                        {"OUTRIDER_SUITE_PACK", bundle_ / "pack.tgz"},
                                         {"PATH", (bundle_ / "path").string() + ":" + (path ? path : "")}},
                                 .limit = std::chrono::seconds(540)});
     const fs::path file = bundle_ / "results" / "results.json";
@@ -124,13 +125,7 @@ class GpuSuite : public ::testing::Test {
 };
 
 using Names = std::vector<std::string>;
-const Names kCorrectness{"ops",
-                         "model",
-                         "collectives",
-                         "verification",
-                         "speculation_equals_plain",
-                         "heads",
-                         "demo_plain",
+const Names kCorrectness{"demo_plain",
                          "demo_speculative",
                          "demo_two_ranks",
                          "same_text",
@@ -143,6 +138,12 @@ const Names kCorrectness{"ops",
                          "same_text_head_two_ranks",
                          "same_text_layerskip_1",
                          "same_text_layerskip_2",
+                         "ops",
+                         "model",
+                         "collectives",
+                         "verification",
+                         "speculation_equals_plain",
+                         "heads",
                          "same_text_mpirun",
                          "nccl_between_gpus",
                          "threads_on_all_gpus",
@@ -160,12 +161,17 @@ TEST_F(GpuSuite, EveryStepRunsAndItsResultsAreRead) {
   ASSERT_TRUE(results_.is_object()) << outcome.describe();
   EXPECT_EQ(failed(), Names{}) << outcome.describe();
   Names expected = kCorrectness;
-  for (const char* name : {"timings", "synth_8b", "pair", "pair_int8_draft", "pair_eagle3", "pair_layerskip", "peers"})
+  for (const char* name :
+       {"timings", "synth_8b", "pair", "pair_int8_draft", "pair_eagle3", "pair_layerskip", "peers"})
     expected.emplace_back(name);
   Names names = steps([](const auto&) { return true; });
   std::replace(names.begin(), names.end(), std::string("synth_1.1b"), std::string("synth_8b"));
   EXPECT_EQ(names, expected);
   EXPECT_EQ(steps([](const auto& step) { return step.contains("not_run"); }), Names{"peers"});
+
+  const Outcome packed = run_program({"tar", "-tzf", bundle_ / "pack.tgz"});
+  for (const char* file : {"./results.json", "./timings.json", "./ops.log"})
+    EXPECT_NE(packed.out.find(file), std::string::npos) << packed.describe();
 
   // What stands beside each time.
   const nlohmann::json& timings = results_["timings"];
