@@ -28,7 +28,10 @@ struct CodeForm {
   int32_t unit = kGroupStep;  // columns
   int32_t words = 0;          // of a row and step
 
-  OUTRIDER_SHARED_CODE int32_t units() const { return kGroupStep / unit; }  // of a step
+  // Units of a step: 1, 2 or 4. Kernels ask in their innermost loop, where a division takes 27 instructions.
+  OUTRIDER_SHARED_CODE int32_t units() const {
+    return unit == kGroupStep ? 1 : 2 * unit == kGroupStep ? 2 : 4;
+  }
   OUTRIDER_SHARED_CODE bool is_half_bytes() const { return code_bits(code) == 4; }
   // With stored zeros: the word that has them, 1 or 2.
   OUTRIDER_SHARED_CODE int32_t zeros_word() const {
