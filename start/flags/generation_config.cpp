@@ -1,10 +1,15 @@
 #include "start/flags/generation_config.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "transformer/files/gguf_keys.h"
+#include "transformer/files/gguf_parts.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -43,11 +48,35 @@ Status take_integer(const JsonObject& config, const CLI::App& command, const cha
   return {};
 }
 
+// Keys that the newer converters of llama.cpp write.
+Status take_gguf_sampling(const CLI::App& command, const std::string& model, RequestParams& o) {
+  auto file = open_gguf(model);
+  if (!file.ok()) return {};  // what is wrong with it is an error where the model is read
+  const std::string key = "general.sampling.";
+  const auto take = [&](const char* flag, const char* name, double min, double max, auto& to) -> Status {
+    ASSIGN_OR_RETURN(const std::optional<double> value, gguf_number(file->content, key + name, model));
+    if (!value || !is_free(command, flag)) return {};
+    if (!(*value >= min && *value <= max))
+      return malformed(fmt::format("{}: {}{} is {}, not from {} to {}", model, key, name, *value, min, max));
+    to = static_cast<std::remove_reference_t<decltype(to)>>(*value);
+    return {};
+  };
+  constexpr double kAboveZero = std::numeric_limits<float>::min(), kAny = std::numeric_limits<float>::max();
+  RETURN_IF_ERROR(take("--temperature", "temp", 0, 100, o.temperature));
+  RETURN_IF_ERROR(take("--top-p", "top_p", kAboveZero, 1, o.top_p));
+  RETURN_IF_ERROR(take("--min-p", "min_p", 0, 1, o.min_p));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, gguf_integer(file->content, key + "top_k", model));
+  if (top_k && is_free(command, "--top-k"))
+    o.top_k = static_cast<int>(std::clamp<int64_t>(*top_k, 0, std::numeric_limits<int>::max()));
+  return take("--repetition-penalty", "penalty_repeat", kAboveZero, kAny, o.repetition_penalty);
+}
+
 }  // namespace
 
 Status take_generation_config(const CLI::App& command, const std::string& choice, const std::string& model,
                               RequestParams& o) {
   if (choice != "auto") return {};
+  if (is_gguf_path(model)) return take_gguf_sampling(command, model, o);
   const std::filesystem::path path = std::filesystem::path(model) / "generation_config.json";
   const auto file = read_json_file(path);
   if (!file.ok()) return file.status().code() == StatusCode::kNotFound ? Status() : file.status();

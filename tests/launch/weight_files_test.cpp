@@ -122,6 +122,64 @@ TEST_F(MoreTensors, WeightsQuantisedInAnotherWayAreRefused) {
 }
 
 // One file is a whole model: sizes, weights, tokenizer and chat template.
+// A GGUF file with more keys in front of its own. Their bytes are a multiple of the file's alignment.
+class GgufWithKeys {
+ public:
+  void number(const std::string& key, float value) { add(key, 6, &value, sizeof value); }
+  void integer(const std::string& key, int32_t value) { add(key, 5, &value, sizeof value); }
+  std::string write(const TemporaryDirectory& dir, std::string file) {
+    const std::string padding((64 - (keys_.size() + 8 + 3 + 4 + 8) % 32) % 32, ' ');
+    const uint64_t length = padding.size();
+    add("pad", 8, &length, sizeof length);
+    keys_ += padding;
+    uint64_t count = 0;
+    std::memcpy(&count, &file[16], sizeof count);
+    count += count_;
+    std::memcpy(&file[16], &count, sizeof count);
+    return dir.write("more_keys.gguf", file.insert(24, keys_));
+  }
+
+ private:
+  void add(const std::string& key, uint32_t type, const void* value, size_t bytes) {
+    const uint64_t length = key.size();
+    keys_.append(reinterpret_cast<const char*>(&length), sizeof length).append(key);
+    keys_.append(reinterpret_cast<const char*>(&type), sizeof type);
+    keys_.append(static_cast<const char*>(value), bytes);
+    ++count_;
+  }
+  std::string keys_;
+  uint64_t count_ = 0;
+};
+
+TEST(GgufFiles, KeysOfSamplingAreDefaultsWhereAsked) {
+  const TemporaryDirectory dir;
+  GgufWithKeys keys;
+  keys.number("general.sampling.temp", 0.9F);
+  keys.integer("general.sampling.top_k", 9);
+  keys.number("general.sampling.top_p", 0.8F);
+  const std::string model =
+      keys.write(dir, read_file(source_dir() / "tests/goldens/formats/gguf-qwen3-q8/model.gguf"));
+  const auto text = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"generate", model, "Once", "-n", "12", "--quiet", "--seed", "5", "--ignore-eos"});
+    const Outcome run = outrider_program(more);
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    return run.out;
+  };
+  const std::string own = text({"--generation-config", "auto"});
+  EXPECT_EQ(own, text({"--temperature", "0.9", "--top-k", "9", "--top-p", "0.8"}));
+  EXPECT_EQ(text({"--generation-config", "auto", "--temperature", "0"}), text({}));
+  EXPECT_NE(own, text({}));
+
+  GgufWithKeys wrong;
+  wrong.number("general.sampling.top_p", 8);
+  const std::string bad =
+      wrong.write(dir, read_file(source_dir() / "tests/goldens/formats/gguf-qwen3-q8/model.gguf"));
+  const Outcome run = outrider_program({"generate", bad, "Once", "--generation-config", "auto"});
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("general.sampling.top_p is 8"), std::string::npos) << run.err;
+}
+
 TEST(GgufFiles, GenerateAndDoctorTakeThemAsModels) {
   const std::string model = (source_dir() / "tests/goldens/formats/gguf-qwen3-q8/model.gguf").string();
   const auto text = [&](const Arguments& more) {
