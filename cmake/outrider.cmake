@@ -37,14 +37,38 @@ function(outrider_compile_fast target)
   target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>")
 endfunction()
 
+# outrider_test_objects(NAME SOURCES files... LIBRARIES libs...): tests that several programs share, compiled once. A program
+# takes them as a source: $<TARGET_OBJECTS:NAME>.
+function(outrider_test_objects name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_library(${name} OBJECT ${ARG_SOURCES})
+  outrider_compile_fast(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} outrider_test_source_dir GTest::gtest)
+endfunction()
+
 # Slots of `ctest -j` that a test takes. Those that hardly do more than wait take one each: the eight slots of the test
 # preset of a release are two tests that compute, and two that wait beside them.
 set(OUTRIDER_TEST_SLOTS 3)
 
-# outrider_test(NAME SOURCES files... LIBRARIES libs... [TIMEOUT seconds] [SHARDS n] [QUICK]): one GoogleTest program, one
-# ctest entry, or n that share its tests. QUICK: one of `launch/test --quick`, which build little and run in seconds.
+# Labels. Every entry has the label of its kind: unit, model, e2e, process, emulated, races, law. OUTRIDER_TEST_KIND is the
+# one of a folder. `change` marks what a change needs (`launch/test`), `quick` a part of it (`launch/test --quick`), and
+# `slow` whole grids of what other entries prove in part (`launch/test --slow`).
+function(outrider_label test kind)
+  set(labels ${kind})
+  foreach(tier IN LISTS ARGN)
+    list(APPEND labels ${tier})
+    if(tier STREQUAL quick)
+      list(APPEND labels change)
+    endif()
+  endforeach()
+  set_property(TEST ${test} APPEND PROPERTY LABELS ${labels})
+endfunction()
+
+# outrider_test(NAME SOURCES files... LIBRARIES libs... [TIMEOUT seconds] [SHARDS n] [THIN filter] [QUICK | CHANGE]): one
+# GoogleTest program, one ctest entry, or n that share its tests. THIN: they run what the filter leaves, and the entry
+# NAME_whole, labelled slow, runs all. QUICK and CHANGE: tiers that the entry belongs to.
 function(outrider_test name)
-  cmake_parse_arguments(ARG "QUICK" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK;CHANGE" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES;THIN" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   outrider_compile_fast(${name})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} outrider_test_source_dir GTest::gtest GTest::gtest_main)
@@ -54,20 +78,44 @@ function(outrider_test name)
   if(OUTRIDER_SANITIZE)  # instrumented code takes 5 to 20 times as long
     math(EXPR ARG_TIMEOUT "6 * ${ARG_TIMEOUT}")
   endif()
+  set(kind ${OUTRIDER_TEST_KIND})
+  if(name MATCHES "emulated_test$")
+    set(kind emulated)
+  endif()
+  set(environment "")
+  if(ARG_THIN)
+    list(JOIN ARG_THIN ":" filter)
+    set(environment ";GTEST_FILTER=${filter}")
+    math(EXPR whole_timeout "4 * ${ARG_TIMEOUT}")
+    add_test(NAME ${name}_whole COMMAND ${name})
+    outrider_label(${name}_whole ${kind} slow)
+    set_tests_properties(${name}_whole PROPERTIES TIMEOUT ${whole_timeout} PROCESSORS ${OUTRIDER_TEST_SLOTS})
+  endif()
   if(ARG_SHARDS)
     math(EXPR last "${ARG_SHARDS} - 1")
     foreach(shard RANGE ${last})
       add_test(NAME ${name}_${shard} COMMAND ${name})
+      outrider_label(${name}_${shard} ${kind})
       set_tests_properties(${name}_${shard} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${OUTRIDER_TEST_SLOTS} COST 50
-        ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}"
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}${environment}"
         FAIL_REGULAR_EXPRESSION " 0 tests from")
     endforeach()
-  else()
-    add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${OUTRIDER_TEST_SLOTS})
+    return()
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${OUTRIDER_TEST_SLOTS})
+  if(ARG_THIN)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=${filter}")
   endif()
   if(ARG_QUICK)
-    set_tests_properties(${name} PROPERTIES LABELS quick)
+    outrider_label(${name} ${kind} quick)
     add_dependencies(quick_tests ${name})
+  elseif(ARG_CHANGE)
+    outrider_label(${name} ${kind} change)
+  else()
+    outrider_label(${name} ${kind})
+  endif()
+  if(ARG_QUICK OR ARG_CHANGE)
+    add_dependencies(change_tests ${name})
   endif()
 endfunction()
