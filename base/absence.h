@@ -1,6 +1,6 @@
-// Tells a loop that it was away: a process that is stopped (SIGSTOP, Ctrl-Z, a frozen container, a starved
-// machine) wakes up behind all its deadlines, with what it waited for unread. Deadlines then move by the
-// time that was missed, and whoever is awaited gets what was left.
+// Detects that a loop did not run: a stopped process (SIGSTOP, Ctrl-Z, a frozen container, a starved machine)
+// wakes up after its deadlines have passed, with unread messages. Deadlines then move by the missed time, so
+// that peers keep the time they had left.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace outrider {
 class Absence {
  public:
   using Clock = std::chrono::steady_clock;
-  // Longer than a loop works or waits between two looks. So much of an absence counts as time.
+  // Longer than a loop works or waits between two looks. This much of an absence counts as normal time.
   static constexpr std::chrono::seconds kLongestTurn{10};
-  // How long a loop may wait at once, so that it looks often enough.
+  // The longest single wait of a loop, so that it looks often enough.
   static constexpr std::chrono::seconds kLongestWait{1};
 
-  // Looks at the clock. What was missed since the last look; zero: nothing.
+  // Looks at the clock. Returns the time missed since the last look; zero: none.
   Clock::duration look(Clock::time_point now) {
     const auto turn = last_ ? now - *last_ : Clock::duration(0);
     last_ = now;
@@ -40,7 +40,7 @@ class MovingDeadline {
     if (at_ != Clock::time_point::max()) at_ += missed;
     return now >= at_;
   }
-  // Until when to wait at once.
+  // The end of the next single wait.
   Clock::time_point next_look() const {
     if (at_ == Clock::time_point::max()) return at_;
     return std::min(at_, Clock::now() + Absence::kLongestWait);

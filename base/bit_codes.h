@@ -15,8 +15,8 @@ constexpr int64_t elias_gamma_bits(uint32_t number) { return 2 * std::bit_width(
 // LEB128.
 constexpr int64_t varint_bytes(uint64_t number) { return number == 0 ? 1 : (std::bit_width(number) + 6) / 7; }
 
-// The parameter for the gaps between `count` ids below `id_end`. The longest code of them all, k + 2 bits an
-// id (with a weight of one bit) and id_end >> k more, grows with both.
+// The parameter k of the code for the gaps between `count` ids below `id_end`. The longest code has k + 2
+// bits for each id (with a weight of one bit) plus id_end >> k bits, so it grows with both arguments.
 constexpr int gap_parameter(uint64_t id_end, uint64_t count) { return std::bit_width(id_end / count) - 1; }
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
-// Owning, zero-filled, 64-byte aligned host memory. Large buffers come straight from the kernel: pages cost
-// nothing until they are touched, and huge pages are asked for.
+// Owning, zero-filled, 64-byte aligned host memory. Large buffers come straight from the kernel: untouched
+// pages take no memory, and huge pages are requested.
 #pragma once
 
 #include <sys/mman.h>

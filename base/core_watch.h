@@ -1,6 +1,6 @@
-// For loops that look for something again and again, because to sleep and be woken takes longer: says when
-// other programs want the core. Then whoever sleeps is woken sooner than whoever used its share up by
-// looking. Plain arithmetic on times that it is told; one owner thread.
+// For busy-polling loops, which avoid the latency of a wake-up: detects that other programs want the core.
+// The thread should then sleep, because the scheduler wakes a sleeper sooner than a thread that used up its
+// share by polling. Pure arithmetic on the times passed in; used by one thread.
 #pragma once
 
 #include <chrono>
@@ -11,10 +11,10 @@ class CoreWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Before the first look, and after anything else that takes time.
+  // Call before the first look, and after any other work.
   void begin(Clock::time_point now) { last_ = now; }
-  // Between two looks: whether to look again. Not for a while after a look that took so long that this thread
-  // cannot have had its core all the time.
+  // Whether to look again. False for a while after a look that took so long that this thread must have lost
+  // its core.
   bool may_look(Clock::time_point now) {
     if (now - last_ > kLost) crowded_until_ = now + kCrowded;
     last_ = now;
@@ -22,7 +22,8 @@ class CoreWatch {
   }
 
  private:
-  // A look takes a microsecond or two, what interrupts of the system take some tens, a slice milliseconds.
+  // A look takes 1 to 2 us, with an interrupt some tens, and milliseconds if the core was lost for a time
+  // slice.
   static constexpr std::chrono::microseconds kLost{500};
   static constexpr std::chrono::milliseconds kCrowded{100};
 

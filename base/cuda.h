@@ -1,7 +1,7 @@
 // Owners of CUDA objects, without CUDA's headers: devices, streams, events, graphs, device and pinned memory.
-// Behind it is either the CUDA runtime (cuda_runtime.cpp) or its emulation on the host (emulation/), so that
-// everything built on this header is also tested where there is no GPU. A CUDA error throws CudaError: the
-// environment is broken. Destructors never throw.
+// The back-end is the CUDA runtime (cuda_runtime.cpp) or its emulation on the host (emulation/), so code on
+// top of this header is also tested without a GPU. A CUDA error throws CudaError: the environment is broken.
+// Destructors never throw.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace outrider::cuda {
 
-// What the back-end calls an event and a graph. Defined nowhere.
+// Handles of the back-end's events and graphs. Declared only, never defined.
 struct EventHandle;
 struct GraphHandle;
 
@@ -37,7 +37,7 @@ struct DeviceInfo {
   std::string arch() const { return fmt::format("sm_{}{}", major, minor); }
 };
 
-// How many devices there are, at least one; otherwise why there is none ("no NVIDIA driver ...").
+// The number of devices, at least one; else the reason why there is none ("no NVIDIA driver ...").
 Result<int> count_devices();
 DeviceInfo describe_device(int device);
 // "runtime 13.0, driver 13.0", or "runtime 13.0, no driver".
@@ -45,12 +45,13 @@ std::string version_text();
 // Makes `device` current for the calling thread.
 void use_device(int device);
 
-// In which order a stream runs kernels: each after the one in front of it, or, for those that can
-// (LaunchShape::early), from its last steps on. Kernels of ranks that share a device and wait for each other
-// stay in turn: one that is only resident takes the place that a peer's needs.
+// The order of kernels in a stream. kInTurn: each kernel starts after the one before it. kOverlapping: a
+// kernel with LaunchShape::early may start during the last steps of the one before it. Kernels of ranks that
+// share a device and wait for each other stay in turn: a kernel that is resident but idle takes room that a
+// peer's kernel needs.
 enum class KernelOrder { kInTurn, kOverlapping };
 
-// On the device that is current when it is made; does not wait for the legacy default stream.
+// On the device that is current at construction; does not wait for the legacy default stream.
 class Stream {
  public:
   explicit Stream(KernelOrder order = KernelOrder::kInTurn);
@@ -79,10 +80,10 @@ class Event {
   EventHandle* handle_ = nullptr;
 };
 
-// Work that was queued once and is launched as a whole from then on.
+// Work that is recorded once and then launched as a whole.
 class Graph {
  public:
-  // `work` queues on `stream` and touches nothing else.
+  // `work` queues on `stream` and has no other effects.
   Graph(StreamView stream, const std::function<void()>& work);
   ~Graph();
   Graph(const Graph&) = delete;
@@ -102,7 +103,7 @@ void free_pinned(void* memory) noexcept;
 
 enum class Memory { kDevice, kPinned };
 
-// Owning, zero-filled memory of the current device, or of the host where the device may read and write it.
+// Owning, zero-filled memory of the current device, or pinned host memory that the device can read and write.
 template <class T, Memory kind>
 class MemoryOwner {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -144,7 +145,7 @@ using DeviceBuffer = MemoryOwner<T, Memory::kDevice>;  // data() is no address o
 template <class T>
 using PinnedBuffer = MemoryOwner<T, Memory::kPinned>;
 
-// Between any two memories, in stream order. Pageable host memory makes it wait.
+// Copies between any two memories, in stream order. Pageable host memory makes the call wait.
 void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream);
 void fill_bytes(void* to, int value, size_t bytes, StreamView stream);
 

@@ -1,6 +1,6 @@
-// The language that kernels are written in, and how they are launched. Under nvcc it is CUDA and a few of its
-// instructions; otherwise the emulation of emulation/block.h, which runs every thread of a block as a fiber,
-// with real barriers and shuffled order, so that kernels are tested without a GPU.
+// The language of kernels, and their launch. Under nvcc it is CUDA and a few of its instructions. Otherwise
+// it is the emulation of emulation/block.h, which runs every thread of a block as a fiber, with real barriers
+// and shuffled order, so that kernels are tested without a GPU.
 // Rules: shared memory only through shared_memory(); a*b+c is fused only where fmaf says so (-fmad=false).
 #pragma once
 
@@ -13,12 +13,12 @@ struct LaunchShape {
   unsigned grid_x = 1, grid_y = 1, grid_z = 1;
   unsigned threads = 128;
   size_t shared_bytes = 0;
-  // On a stream that overlaps, the kernel may be started before the one in front of it has ended. Every
-  // thread of it then calls await_inputs() before it reads what others wrote, or writes anything.
+  // On an overlapping stream the kernel may start before the one before it has ended. Each of its threads
+  // must call await_inputs() before it reads memory that other kernels wrote, or writes anything.
   bool early = false;
 };
 
-// Unrolls a loop of unknown length by so many, for loads in flight.
+// Unrolls a loop of unknown length `count` times, to keep several loads in flight.
 #ifdef __CUDACC__
 #define OUTRIDER_PRAGMA(text) _Pragma(#text)
 #define OUTRIDER_UNROLL_BY(count) OUTRIDER_PRAGMA(unroll count)

@@ -28,7 +28,7 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// A matrix of 8 x 8 bf16, of which lane l holds row l / 4, columns 2 (l % 4) and the next, turned around.
+// Transposes a matrix of 8 x 8 bf16, where lane l holds row l / 4, columns 2 (l % 4) and the next.
 __device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
   uint32_t turned;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
@@ -48,8 +48,8 @@ __device__ __forceinline__ float float_of_half(uint16_t half) {
   return value;
 }
 
-// Asynchronous copies of 16 or 4 bytes, global to shared; 16 go past L1: weights are read once. A thread sees
-// the bytes of its own copies once it has waited for their group.
+// Asynchronous copies of 16 or 4 bytes, global to shared. The 16-byte copy bypasses L1, because weights are
+// read once. A thread sees the bytes of its own copies after waiting for their group.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
@@ -65,9 +65,9 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// In a kernel that was started early (LaunchShape): waits until the kernels in front of it have ended, and
-// what they wrote can be read. Then the next one may be started: it will wait for this one. (PTX ISA,
-// griddepcontrol: nothing where the launch did not ask for it.)
+// In a kernel that was started early (LaunchShape): waits until the kernels before it have ended and their
+// writes can be read. Then the next kernel may be started; it will wait for this one. (PTX ISA,
+// griddepcontrol; no effect unless the launch asked for it.)
 __device__ __forceinline__ void await_inputs() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -75,8 +75,9 @@ __device__ __forceinline__ void await_inputs() {
 #endif
 }
 
-// Blocks that meet: what this thread wrote, or saw written before a barrier, is seen by who increments later,
-// and by whoever it meets at a barrier after that. Returns the count before.
+// For blocks that meet at a counter: writes of this thread, and writes that it saw before a barrier, are
+// visible to threads that increment later, and to those they meet at a barrier after that. Returns the count
+// before.
 __device__ __forceinline__ uint32_t arrive(uint32_t* counter) {
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
@@ -88,8 +89,8 @@ __device__ __forceinline__ uint4 load_of_others(const void* from) {
 __device__ __forceinline__ int32_t load_of_others(const int32_t* from) { return __ldcg(from); }
 __device__ __forceinline__ uint32_t of_first_lane(uint32_t value) { return __shfl_sync(kAllLanes, value, 0); }
 
-// Whether await_inputs() is in the code that devices from 9.0 on run. Machine code of older ones is not; the
-// driver compiles it anew for a newer device, and then nothing would wait.
+// Whether await_inputs() is compiled for devices from 9.0 on. Machine code for older devices lacks it, and
+// the driver translates such code for a newer device, where no kernel would wait.
 constexpr bool kWaitsForInputs = [] {
   bool is_there = false, all_are_new = true;
   for (int arch : {__CUDA_ARCH_LIST__}) {  // 900 is 9.0
@@ -111,8 +112,8 @@ inline void check_kernel(cudaError_t error, const char* what) {
 template <class... Parameters, class... Arguments>
 void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             const Arguments&... arguments) {
-  // A multiprocessor changes what it splits between L1 and shared memory only while it is idle: a kernel with
-  // a small share would keep the next one, which wants a large one, from starting early.
+  // A multiprocessor changes its split between L1 and shared memory only while it is idle. So a kernel with a
+  // small share would keep the next one, with a large share, from starting early.
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -128,7 +129,7 @@ void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Paramete
   check_kernel(cudaLaunchKernelEx(&config, kernel, arguments...), "launching a kernel");
 }
 
-// Kernels that want more than 48 KB of shared memory ask once, for the current device.
+// Kernels with more than 48 KB of shared memory request it once, for the current device.
 template <class... Parameters>
 void allow_shared_bytes(void (*kernel)(Parameters...), size_t bytes) {
   check_kernel(

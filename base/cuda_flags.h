@@ -1,5 +1,5 @@
-// Words through which kernels of several devices, or of several streams of one, talk to each other; included
-// by kernels only. Under the emulation the other kernel runs on another thread of the host.
+// Flag words for communication between kernels of several devices, or of several streams of one device.
+// Included by kernels only. Under the emulation the other kernel runs on another host thread.
 #pragma once
 
 #include "base/cuda_device.h"
@@ -14,7 +14,8 @@ namespace outrider::cuda {
 
 #ifdef __CUDACC__
 
-// What this thread wrote, or saw written before a barrier, is visible to whoever observes the value.
+// Writes of this thread, and writes that it saw before a barrier, are visible to a thread that observes
+// `value`.
 __device__ __forceinline__ void publish(uint32_t* flag, uint32_t value) {
   __threadfence_system();
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
@@ -24,7 +25,7 @@ __device__ __forceinline__ uint32_t observe(const uint32_t* flag) {
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
 }
-// Memory that another device wrote: never from a stale cache line.
+// Reads memory that another device wrote, never from a stale cache line.
 template <class T>
 __device__ __forceinline__ T load_fresh(const T* from) {
   return *const_cast<const volatile T*>(from);

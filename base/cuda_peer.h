@@ -1,4 +1,4 @@
-// What ranks need to reach each other's device memory, and to wait for a stream without being stuck in it.
+// Access to the device memory of other ranks, and a wait for a stream that can be abandoned.
 #pragma once
 
 #include <array>
@@ -8,15 +8,15 @@
 
 namespace outrider::cuda {
 
-// True when everything queued so far is done; throws what it did wrong.
+// True if all queued work is done; throws its error.
 bool is_done(StreamView stream);
-// True when everything queued before the event was recorded is done; throws what it did wrong.
+// True if all work queued before the event was recorded is done; throws its error.
 bool is_done(const Event& event);
 
 // The device that is current for the calling thread, and its name on this machine, the same in every process.
 int current_device();
 std::string bus_id(int device);
-// So many blocks of a kernel, at least, are on a device at a time: one on each multiprocessor.
+// A lower bound of the blocks of a kernel that are resident on a device at once: one on each multiprocessor.
 int resident_blocks(int device);
 // Lets kernels of the current device read and write memory of `peer`; no effect for a device itself.
 Status allow_peer(int peer);

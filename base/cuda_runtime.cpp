@@ -16,10 +16,10 @@ void check(cudaError_t error, const char* what) {
       fmt::format("CUDA: {} failed: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error)));
 }
 
-// Ranks that are threads share a device while their kernels wait for each other: no stream may queue behind
-// another's waiting kernel, and no kernel be loaded at its first launch, which may wait for the device. The
-// driver reads both when it starts; set before main, while there is one thread, and only where the user did
-// not.
+// Ranks that are threads share a device while their kernels wait for each other. So no stream may queue
+// behind another's waiting kernel, and no kernel may be loaded at its first launch, which may wait for the
+// device. The driver reads both variables when it starts. They are set before main, while there is only one
+// thread, unless the user has set them.
 [[maybe_unused]] const bool is_environment_set = [] {
   return setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
          setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0;
@@ -124,7 +124,7 @@ Graph::Graph(StreamView stream, const std::function<void()>& work) {
   cudaGraphDestroy(graph);
   check(error, "instantiating a graph");
   handle_ = reinterpret_cast<GraphHandle*>(executable);
-  // Now, and not at the first launch, when a peer's kernel may already be waiting.
+  // Uploads now, and not at the first launch, when a peer's kernel may already be waiting.
   check(cudaGraphUpload(executable, stream_of(stream)), "uploading a graph");
 }
 Graph::~Graph() {

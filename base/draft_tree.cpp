@@ -92,7 +92,7 @@ DraftTree depth_first(DraftTreeView tree, std::vector<int32_t>* order) {
   DraftTree out;
   if (order) order->clear();
   std::vector<std::pair<int32_t, int32_t>>
-      open;  // nodes that are to come, the last one first, and their parents
+      open;  // nodes still to be placed, the last one first, and their parents
   const auto open_children = [&](int32_t node, int32_t placed) {
     for (int32_t i = tree.size() - 1; i > node; --i)
       if (tree.parent(i) == node) open.emplace_back(i, placed);

@@ -1,6 +1,5 @@
-// Drafted tokens: a tree whose root is the committed text. A chain is the tree in which every token stands
-// behind the one before it, and needs no parents. Plain values; whoever gets one from another process asks
-// check_tree() before anything else.
+// Drafted tokens: a tree whose root is the committed text. In a chain every token follows the one before it,
+// so it needs no parents. Plain values; the receiver of a tree from another process calls check_tree() first.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +13,11 @@
 
 namespace outrider {
 
-// In place of a node: the committed text.
+// The committed text, in place of a node index.
 constexpr int32_t kTreeRoot = -1;
 
-// Node i is token ids[i] behind node parents[i], which comes before it, or behind kTreeRoot. Children of one
-// node are different tokens, unless they were drawn independently of each other.
+// Node i is token ids[i] after node parents[i], which comes earlier in the list, or after kTreeRoot. Children
+// of one node are different tokens, unless they were drawn independently.
 struct DraftTree {
   DraftTree() = default;
   DraftTree(std::vector<TokenId> chain, std::vector<int32_t> of = {})  // NOLINT: a chain is a tree
@@ -36,10 +35,10 @@ struct DraftTree {
   bool operator==(const DraftTree&) const = default;
 
   std::vector<TokenId> ids;
-  std::vector<int32_t> parents;  // as many as ids; none: a chain
+  std::vector<int32_t> parents;  // one for each id; empty: a chain
 };
 
-// A tree whose ids and parents somebody else owns.
+// A non-owning view of a tree's ids and parents.
 struct DraftTreeView {
   DraftTreeView() = default;
   DraftTreeView(const DraftTree& tree) : ids(tree.ids), parents(tree.parents) {}  // NOLINT: a view of it
@@ -60,14 +59,14 @@ struct TreeLimits {
   int64_t nodes = std::numeric_limits<int32_t>::max();
   int64_t depth = std::numeric_limits<int32_t>::max();     // tokens of a path
   int64_t children = std::numeric_limits<int32_t>::max();  // of one node
-  bool equal_siblings = false;                             // a token may stand twice behind one node
+  bool equal_siblings = false;                             // a node may have two children with the same token
 };
 
-// kMalformed: a parent that does not come before its node, a token twice behind one node, or more than the
-// limits allow. What ids mean is not looked at.
+// kMalformed: a parent does not come before its node, a node has the same token twice, or a limit is
+// exceeded. Ids are not checked against the vocabulary.
 Status check_tree(DraftTreeView tree, const TreeLimits& limits);
 
-// Tokens from the root to each node, which is one of them.
+// The number of tokens on the path from the root to each node, the node included.
 void tree_depths(DraftTreeView tree, std::vector<int32_t>& depths);
 int32_t tree_depth(DraftTreeView tree);  // of the deepest node
 // The nodes from a child of the root to `node`; none for kTreeRoot.
@@ -76,25 +75,26 @@ void path_to(DraftTreeView tree, int32_t node, std::vector<int32_t>& path);
 int32_t child_with(DraftTreeView tree, int32_t node, TokenId token);
 bool has_children(DraftTreeView tree, int32_t node);
 void children_of(DraftTreeView tree, int32_t node, std::vector<int32_t>& children);  // in their order
-// Whether each node of it is a child of the one before, and the first of the root.
+// Whether the first node is a child of the root, and every other one a child of the node before it.
 bool is_path(DraftTreeView tree, std::span<const int32_t> nodes);
-// The tokens that verification compared with the target's own along an accepted path: its own, and one more
-// unless it ended at a leaf.
+// The number of draft levels that verification tested on an accepted path: its nodes, plus one unless it ends
+// at a leaf.
 int32_t levels_tested(DraftTreeView tree, std::span<const int32_t> path);
 
-// This tree with every node's children right behind it, in their order: so the path of first children
-// lies where a chain would. order[i], where it is wanted: which node of `tree` became node i.
+// The same tree with every node's children right after it, in their order; so the path of first children lies
+// where a chain would. order[i], if not null: the node of `tree` that became node i.
 DraftTree depth_first(DraftTreeView tree, std::vector<int32_t>* order = nullptr);
-// Without parents if it is a chain.
+// Removes the parents if the tree is a chain.
 void shorten_chain(DraftTree& tree);
 
-// The distributions that a draft's tokens were drawn from are numbered: one for each node with children, the
-// root's first, then in the order of nodes; in a chain one for each token. The tree passed check_tree().
+// Numbers the distributions that a draft's tokens were drawn from: one for each node with children, the
+// root's first, then in the order of nodes; in a chain one for each token. The tree must have passed
+// check_tree().
 class RowNumbers {
  public:
   explicit RowNumbers(DraftTreeView tree);
   size_t size() const { return size_; }
-  // The one that node i's own token was drawn from.
+  // The number of the distribution that node i was drawn from.
   size_t of(size_t node) const { return of_.empty() ? node : of_[node]; }
 
  private:

@@ -18,7 +18,7 @@ constexpr float e4m3_to_float(uint8_t code) {
   return sign ? -magnitude : magnitude;
 }
 
-// Round to nearest, ties to even; beyond the largest number to it; NaN stays NaN.
+// Rounds to nearest, ties to even; larger numbers become the largest one; NaN stays NaN.
 constexpr uint8_t to_e4m3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffff;
   const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80);

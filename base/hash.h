@@ -1,5 +1,5 @@
-// Small hashes that travel: the hash of a committed prefix, and of the state every target rank must share.
-// Not cryptographic; they catch bugs and stale messages, not attackers.
+// Small hashes in messages: of a committed prefix, and of the state that all target ranks must share. Not
+// cryptographic: they catch bugs and stale messages, not attackers.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ constexpr uint64_t state_hash_term(SequenceId sequence, int64_t committed, int64
   return hash_combine(hash, epoch.value());
 }
 
-// The term of a prefix that target ranks keep.
+// The term of a stored prefix.
 constexpr uint64_t prefix_hash_term(uint64_t prefix, int64_t length) {
   return hash_combine(hash_combine(1, prefix), static_cast<uint64_t>(length));
 }

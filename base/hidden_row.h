@@ -1,5 +1,5 @@
-// The draft distribution of one token as the state it was computed from: who holds the draft model's output
-// head (transformer/model/draft_head.h) makes the same integer weights of it.
+// The draft distribution of one token as the hidden state it is computed from: every owner of the draft
+// model's output head (transformer/model/draft_head.h) computes the same integer weights from it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@ namespace outrider {
 
 constexpr int kLeastHiddenBits = 3, kMostHiddenBits = 7;
 
-// Element i of the state is codes[i] * scale. Codes are odd: levels lie half a step on either side of zero.
+// Element i of the hidden state is codes[i] * scale. Codes are odd: levels lie half a step on either side of
+// zero.
 struct HiddenRow {
   float scale = 0;            // half a step; a bfloat16's value
   float max = 0;              // the largest processed logit: weights are relative to it

@@ -1,6 +1,5 @@
-// JSON as text. Names come from files, peers and command lines and need not be UTF-8, texts of a model may
-// end within a character, and nlohmann's dump() throws at either: whatever the program writes goes through
-// here.
+// JSON as text. Names from files, peers and command lines need not be UTF-8, and a model's text may end
+// within a character; nlohmann's dump() throws at either. So all JSON output goes through here.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +7,7 @@
 
 namespace outrider {
 
-// Valid UTF-8: what was none becomes U+FFFD. `indent`: spaces a level; -1: all on one line.
+// Valid UTF-8: invalid bytes become U+FFFD. `indent`: spaces a level; -1: all on one line.
 template <class Json>
 std::string json_text(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);

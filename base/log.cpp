@@ -29,7 +29,7 @@ class RoleFlag final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<RoleFlag>(); }
 };
 
-// What a line says may hold a peer's words, or a file's.
+// Escapes control characters: a log line may quote text of a peer or a file.
 class PrintableText final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
@@ -39,11 +39,11 @@ class PrintableText final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PrintableText>(); }
 };
 
-// In any case; nothing for what is no level.
+// In any case; empty for an unknown level.
 std::optional<spdlog::level::level_enum> level_of(std::string_view text) {
   std::string name(text);
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const auto level = spdlog::level::from_str(name);  // "off" also for what it does not know
+  const auto level = spdlog::level::from_str(name);  // returns "off" for unknown levels, too
   if (level == spdlog::level::off && name != "off") return std::nullopt;
   return level;
 }

@@ -5,7 +5,7 @@
 
 namespace outrider {
 
-// What is wrong with OUTRIDER_LOG, whose level is then that of an empty one; empty: nothing.
+// The error in OUTRIDER_LOG, or an empty string. A wrong value selects the level of an empty one.
 std::string wrong_log_level();
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// The known name that was probably meant, for messages about unknown ones.
+// The known name that a user probably meant, for errors about unknown names.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Empty where nothing is near: a far-fetched guess misleads more than it helps. At least half of a short name
+// Empty if no name is near, because a wrong guess misleads more than it helps. At least half of a short name
 // must be right.
 template <class Names>
 std::string_view nearest_name(const Names& known, std::string_view name) {
@@ -33,7 +33,7 @@ std::string_view nearest_name(const Names& known, std::string_view name) {
   for (const std::string_view candidate : known) {
     const size_t longer = std::max(name.size(), candidate.size()),
                  shorter = std::min(name.size(), candidate.size());
-    if (longer - shorter >= least) continue;  // so many edits at least; a name may be a megabyte
+    if (longer - shorter >= least) continue;  // a lower bound of the distance; skips names of a megabyte
     const size_t distance = edit_distance(candidate, name);
     if (distance < least) best = candidate;
     least = std::min(least, distance);

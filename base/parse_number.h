@@ -1,4 +1,4 @@
-// Numbers in text, whole: "12" is one, "12 " and "12x" are none.
+// Parses a whole text as a number: "12" is valid, "12 " and "12x" are not.
 #pragma once
 
 #include <charconv>
@@ -7,8 +7,7 @@
 
 namespace outrider {
 
-// Decimal. Empty: not a number, or one that the type cannot hold. Of floating point "nan" and "inf" are
-// numbers.
+// Decimal. Empty: not a number, or out of the type's range. For floating point, "nan" and "inf" are numbers.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value{};

@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon et al. 2011) and Gumbel noise as functions that kernels share with the host. random.h
-// draws by seed, purpose and position.
+// Philox4x32-10 (Salmon et al. 2011) and Gumbel noise, as functions that kernels share with the host.
+// random.h draws by seed, purpose and position.
 #pragma once
 
 #include <bit>
@@ -47,7 +47,7 @@ OUTRIDER_SHARED_CODE inline double natural_log(double x) {
   return k * kLn2High + (2 * s + (tail + k * kLn2Low));
 }
 
-// In [0, 1): the upper 53 of 64 bits, which is as fine as a double can be all over it.
+// In [0, 1): the upper 53 of 64 bits, the finest uniform grid of a double.
 OUTRIDER_SHARED_CODE inline double unit_interval(uint64_t bits) {
   return static_cast<double>(static_cast<int64_t>(bits >> 11)) * 0x1p-53;
 }

@@ -1,5 +1,5 @@
-// The draft distribution of one token as integers: what the drafter samples from, what travels and what the
-// target tests against are the same numbers.
+// The draft distribution of one token as integers: drafter, wire and target use the same numbers for drawing,
+// sending and testing.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace outrider {
 
-// q(v) = weight(v) / sum. Dense: ids is empty, weights[v] for every v, 0 from their end on. Sparse: ids
-// strictly ascending, with weights of at least 1; every other id below `id_end` weighs `rest`, and those from
-// there on 0. A deterministic drafter sends one id with weight 1.
+// q(v) = weight(v) / sum. Dense: ids is empty, weights[v] for every v, and 0 from the end of weights on.
+// Sparse: ids strictly ascending, with weights of at least 1; other ids below `id_end` have weight `rest`,
+// and ids from there on 0. A deterministic drafter sends one id with weight 1.
 struct QRow {
   std::vector<uint32_t> ids;
   std::vector<uint32_t> weights;
@@ -28,7 +28,7 @@ inline uint64_t sum_of(const QRow& row) {
   return std::accumulate(row.weights.begin(), row.weights.end(), row.rest * others);
 }
 
-// What every sparse row is, whatever the vocabulary. Only such rows have a form on the wire.
+// True for a well-formed sparse row of any vocabulary. Only such rows can be encoded.
 inline bool is_sparse_row(const QRow& row) {
   if (row.ids.empty() || row.ids.size() != row.weights.size()) return false;
   for (size_t i = 0; i < row.ids.size(); ++i)
@@ -36,7 +36,7 @@ inline bool is_sparse_row(const QRow& row) {
   return row.rest > 0 ? row.ids.back() < row.id_end : row.id_end == 0;
 }
 
-// 0 for an id that no token has.
+// 0 for an id outside the vocabulary.
 inline uint64_t weight_in(const QRow& row, TokenId id) {
   if (id.value() < 0) return 0;
   const auto v = static_cast<uint32_t>(id.value());

@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// What a draw is for. Streams of different purposes are disjoint; the numbers are part of the format.
+// The use of a draw. Streams of different purposes are disjoint; the numbers are part of the format.
 enum class Purpose : uint32_t {
   kGumbel = 0,  // noise shared by draft and target; round is 0
   kDraft = 1,
@@ -35,11 +35,11 @@ std::array<uint32_t, 4> draw_block(Seed seed, Purpose purpose, Position position
 // 64 uniform bits: word 1 in the upper half, word 0 in the lower.
 uint64_t draw_u64(Seed seed, Purpose purpose, Position position, Round round, uint32_t index = 0);
 
-// Uniform in [0, 1), of their upper 53 bits: it is below a probability with that probability, but for 2^-53.
+// Uniform in [0, 1), from the upper 53 bits: P(draw < p) = p, up to 2^-53.
 double draw_uniform(Seed seed, Purpose purpose, Position position, Round round, uint32_t index = 0);
 
 // Noise of token v at a position: word v & 3 of block v >> 2. It has 2^32 values, from -3.13 to 22.87, so one
-// draw alone tells probabilities apart to 2^-32 and no finer.
+// draw resolves probabilities to 2^-32.
 double draw_gumbel(Seed seed, Position position, TokenId token);
 
 }  // namespace outrider

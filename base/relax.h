@@ -1,4 +1,4 @@
-// For loops that wait for another thread by looking: tells the core so.
+// A hint to the core, in loops that wait for another thread by polling.
 #pragma once
 
 namespace outrider {

@@ -1,4 +1,4 @@
-// How one request wants its tokens drawn. Travels in Open; read by the draft worker and every target rank.
+// Sampling parameters of one request. Sent in Open; read by the draft worker and every target rank.
 #pragma once
 
 #include <cstdint>
@@ -36,14 +36,14 @@ constexpr bool is_match_rule(Rule rule) {
 }
 // Rules that need the draft distribution q.
 constexpr bool needs_q(Rule rule) { return !is_match_rule(rule); }
-// The rules with q whose drafts may branch. Drafts under the match rules may, too.
+// Rules with q whose drafts may branch. Drafts under match rules may branch, too.
 constexpr bool is_tree_rule(Rule rule) { return rule >= Rule::kSpecInfer; }
-// How the children of a node are drawn; with one child each there is no difference.
+// How the children of a node are drawn; irrelevant with one child each.
 constexpr bool draws_without_replacement(Rule rule) {
   return rule == Rule::kSwor || rule == Rule::kTraversal;
 }
 constexpr bool draws_independently(Rule rule) { return rule == Rule::kSpecInfer || rule == Rule::kKSeq; }
-// What decides a draft that does not branch.
+// The rule that verifies a draft without branches.
 constexpr Rule chain_rule(Rule rule) {
   if (!is_tree_rule(rule)) return rule;
   return rule == Rule::kTraversal ? Rule::kBlock : Rule::kToken;
@@ -72,17 +72,17 @@ struct SamplingParams {
   float presence_penalty = 0;    // over output only
   float frequency_penalty = 0;   // over output only
   std::vector<std::pair<TokenId, float>> logit_bias;
-  // Until the text has this many tokens, the prompt's included, none of `ends` is drawn (min_tokens).
+  // None of `ends` is drawn until the text has this many tokens, the prompt included (min_tokens).
   int32_t ends_from = 0;
   std::vector<TokenId> ends;
   Seed seed;
-  int32_t logprobs = -1;  // -1: none; n >= 0: of the emitted token and the n best, raw model
+  int32_t logprobs = -1;  // -1: none; n >= 0: of the emitted token and the n best ones, from the raw model
   bool operator==(const SamplingParams&) const = default;
 };
 
 constexpr float kGreedyTemperature = 1e-5f;
 
-// Tokens are drawn from the softmax of logits / temperature: nothing else is done to these.
+// Whether tokens are drawn from the softmax of logits / temperature, without further processing.
 inline bool is_plain_softmax(const SamplingParams& p) {
   return p.temperature >= kGreedyTemperature && p.top_k <= 0 && p.top_p >= 1 && p.min_p <= 0 &&
          p.repetition_penalty == 1 && p.presence_penalty == 0 && p.frequency_penalty == 0 &&

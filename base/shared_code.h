@@ -1,5 +1,5 @@
-// Marks functions that run on the host and in CUDA kernels alike, so that what both must agree on exists once
-// and is tested on the host. Such a function uses no libm: its bits are the same on both sides.
+// Marks functions that run on the host and in CUDA kernels, so that shared definitions exist once and are
+// tested on the host. Such a function uses no libm, so its bits are the same on both sides.
 #pragma once
 
 #ifdef __CUDACC__

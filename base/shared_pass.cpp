@@ -19,9 +19,9 @@ struct Rank {
 struct Turns {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<Rank> passes;  // that are under way
+  std::vector<Rank> passes;  // current passes
   std::vector<Rank> ranks;   // that have begun passes
-  int memory = 0;            // turns that are held
+  int memory = 0;            // current turns
 };
 // Memory is also freed by destructors that run after main.
 Turns& turns() {
@@ -36,7 +36,7 @@ void forget(std::vector<Rank>& ranks, const Rank& rank) {
   if (const auto at = std::find(ranks.begin(), ranks.end(), rank); at != ranks.end()) ranks.erase(at);
 }
 
-// Whether every pass that is under way is of a group of this thread's.
+// Whether all current passes belong to this thread's group.
 bool all_are_own(const Turns& t) {
   return std::all_of(t.passes.begin(), t.passes.end(), [&](const Rank& pass) {
     return contains(t.ranks, {std::this_thread::get_id(), pass.group});

@@ -1,7 +1,7 @@
-// When memory of a device may be given and taken that several ranks of this process share. Their kernels wait
-// for each other, and a driver may give memory only when a device is idle, and start no kernel meanwhile: a
-// rank's kernel would then wait for a peer's that is not started before it ends. So what gives and takes
-// memory waits until no pass of such ranks is under way, and passes begin before it or after it.
+// Decides when memory may be allocated or freed on a device that several ranks of this process share. Their
+// kernels wait for each other, and a driver may allocate only while the device is idle and start no kernel
+// meanwhile. Then a rank's kernel could wait for a peer's kernel that cannot start before it ends. So
+// allocations wait until no pass of such ranks is under way, and passes begin before or after an allocation.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,20 @@
 namespace outrider::cuda {
 
 // A rank's part of a pass, from before its first kernel that waits for a peer until the host has waited for
-// the last. A pass that is under way keeps no other rank from beginning its part.
+// the last one. A current pass does not keep other ranks from beginning their parts.
 class SharedPass {
  public:
   SharedPass() = default;
   ~SharedPass();
   SharedPass(const SharedPass&) = delete;
   SharedPass& operator=(const SharedPass&) = delete;
-  // The ranks that wait for each other; before the first pass. Another group's passes end without this rank.
+  // Names the ranks that wait for each other; call before the first pass. Passes of another group end without
+  // this rank.
   void join(uint64_t group) { group_ = group; }
-  void begin();  // nothing where it is under way
+  void begin();  // no effect during a pass
   void end() noexcept;
   bool is_under_way() const { return is_under_way_; }
-  // Whether the calling thread is a rank's: it has begun passes.
+  // Whether the calling thread belongs to a rank, that is, has begun passes.
   static bool is_of_rank();
 
  private:
@@ -31,9 +32,8 @@ class SharedPass {
   std::thread::id thread_;
 };
 
-// Held by whoever gives or takes memory. A rank does not wait for passes of its own group, whose ranks may be
-// waiting for it. A pass that lasts longer than ranks wait for each other is no longer waited for: its rank
-// has failed.
+// Held during an allocation or free. A rank does not wait for passes of its own group, whose ranks may be
+// waiting for it. A pass that lasts longer than ranks wait for each other is ignored: its rank has failed.
 class MemoryTurn {
  public:
   MemoryTurn();

@@ -1,4 +1,4 @@
-// Text that a shell reads as it is.
+// Text for shells.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ inline std::string in_single_quotes(std::string_view text) {
   return out + "'";
 }
 
-// One argument of a command, in quotes where it needs them.
+// One argument of a command, quoted if necessary.
 inline std::string shell_word(const std::string& argument) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";

@@ -21,7 +21,7 @@ constexpr uint32_t round_to_short_weight(uint32_t weight) {
   return (weight + half) >> extra << extra;
 }
 
-// The two ways for weights that are known to have no more bits, and for what was packed.
+// Conversions for weights that are known to fit, and for packed weights.
 constexpr uint16_t short_weight_bits(uint32_t weight) {
   const int extra = std::max<int>(std::bit_width(weight) - (kShortWeightMantissa + 1), 0);
   // The mantissa's leading one adds one to the exponent.
@@ -33,7 +33,7 @@ constexpr uint32_t weight_of_short_bits(uint16_t packed) {
   return (mantissa | normal << kShortWeightMantissa) << ((exponent - normal) & 31);
 }
 
-// Empty: it has more significant bits.
+// Empty: the weight has more significant bits.
 constexpr std::optional<uint16_t> pack_short_weight(uint32_t weight) {
   const int extra = std::bit_width(weight) - (kShortWeightMantissa + 1);
   if (extra < 0) return static_cast<uint16_t>(weight);
@@ -42,7 +42,7 @@ constexpr std::optional<uint16_t> pack_short_weight(uint32_t weight) {
   return static_cast<uint16_t>(static_cast<uint32_t>(extra + 1) << kShortWeightMantissa | mantissa);
 }
 
-// Empty: no weight of 32 bits is packed like this.
+// Empty: not a packed weight.
 constexpr std::optional<uint32_t> unpack_short_weight(uint16_t packed) {
   const uint32_t exponent = packed >> kShortWeightMantissa;
   const uint32_t mantissa = packed & ((1u << kShortWeightMantissa) - 1);
@@ -51,7 +51,7 @@ constexpr std::optional<uint32_t> unpack_short_weight(uint16_t packed) {
   return (1u << kShortWeightMantissa | mantissa) << (exponent - 1);
 }
 
-// Many at once, without branches. False: some weight has more bits, and `out` is of no use.
+// Packs many weights without branches. False: some weight has more bits, and `out` is invalid.
 inline bool pack_short_weights(std::span<const uint32_t> weights, uint16_t* out) {
   uint32_t cut = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -62,7 +62,7 @@ inline bool pack_short_weights(std::span<const uint32_t> weights, uint16_t* out)
   return cut == 0;
 }
 
-// False: some are no packed weights, and `out` is of no use. `out` has as many elements.
+// False: some value is not a packed weight, and `out` is invalid. `out` has as many elements as `packed`.
 inline bool unpack_short_weights(std::span<const uint16_t> packed, uint32_t* out) {
   constexpr uint32_t kMaxExponent = 32 - kShortWeightMantissa;
   bool valid = true;

@@ -1,4 +1,4 @@
-// Values that others chose, in messages about them: a request may hold megabytes, a message must not.
+// Foreign values in error messages: a request may hold megabytes, a message must not.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace outrider {
 
 constexpr size_t kShownBytes = 60;
 
-// The text, or its first `most` bytes at most and an ellipsis. A character of UTF-8 is not split.
+// The text, or its first `most` bytes and an ellipsis. Does not split a UTF-8 character.
 inline std::string shortened(std::string_view text, size_t most = kShownBytes) {
   if (text.size() <= most) return std::string(text);
   size_t end = most;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMiss = 0.05;  // chance that an interval misses
 
-// The x where `within` reaches `share`.
+// The x at which `within` reaches `share`.
 template <class Within>
 double bisected(double share, Within within) {
   double low = 0, high = 1;
@@ -30,7 +30,7 @@ double normal_quantile(double share) {
   return bisected(share, [](double x) { return std::erf(x / std::numbers::sqrt2); });
 }
 
-// By which the bootstrap of a few samples is too narrow.
+// The factor by which the bootstrap of a few samples is too narrow.
 double widening(size_t samples, double share) {
   const auto n = static_cast<double>(samples);
   return std::sqrt(n / (n - 1)) * student_quantile(share, static_cast<int>(samples) - 1) /

@@ -31,7 +31,7 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
-  // This error, with the place it happened in front: "model.safetensors: header is cut short".
+  // The same error with the place in front: "model.safetensors: header is cut short".
   Status in(std::string_view where) const {
     return ok() ? *this : Status(code_, std::string(where) + ": " + message_);
   }
@@ -49,7 +49,7 @@ inline Status deadline_exceeded(std::string m) { return {StatusCode::kDeadlineEx
 inline Status unavailable(std::string m) { return {StatusCode::kUnavailable, std::move(m)}; }
 inline Status resource_exhausted(std::string m) { return {StatusCode::kResourceExhausted, std::move(m)}; }
 
-// A T, or the reason there is none.
+// A T, or the reason why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:

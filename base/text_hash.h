@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// FNV-1a of the bytes, going on from `hash`, then their number.
+// FNV-1a of the bytes, continued from `hash`, then of their number.
 constexpr uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {
   for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   return mix64(hash ^ bytes.size());

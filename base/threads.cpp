@@ -23,7 +23,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The nearest limit of this process's control group or one above it; empty: none.
+// The nearest limit in this process's control group or its parents; empty: none.
 std::string pids_max() {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "0::/a/b", or "7:pids:/a/b" of the first version
@@ -84,7 +84,7 @@ void run_on_threads(int count, const std::function<void(int)>& body) {
   {
     std::promise<bool> complete;
     const std::shared_future<bool> begins = complete.get_future().share();
-    std::vector<std::jthread> threads;  // joins before what its threads use is gone
+    std::vector<std::jthread> threads;  // joins before the data of its threads ends
     try {
       for (int i = 1; i < count; ++i)
         threads.push_back(start_thread([&guarded, begins, i] {

@@ -1,5 +1,5 @@
-// Starts threads, so that one which the system refuses stops what was started before it and is told with the
-// limits that may be met.
+// Starts threads. If the system refuses one, those started before it are stopped, and the error names the
+// limits that may have been reached.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-// what(): "no further thread can be started: ...", the limits of this process that are set, and the remedy.
+// what(): "no further thread can be started: ...", the limits that apply to this process, and the remedy.
 class NoThread : public std::runtime_error {
  public:
   explicit NoThread(const std::string& reason);
@@ -29,17 +29,19 @@ std::jthread start_thread(Body&& body) {
   }
 }
 
-// body(0) to body(count - 1) at the same time, each on a thread of its own, body(0) on the caller's. None
-// begins before all have their thread: they may wait for each other. Returns when all have ended; then throws
-// the first exception of a body. NoThread: none has begun.
+// Runs body(0) to body(count - 1) at the same time, each on a thread of its own, body(0) on the caller's. No
+// body begins before all have a thread, because they may wait for each other. Returns when all have ended;
+// then throws the first exception of a body. Throws NoThread if a thread cannot be started; no body has begun
+// then.
 void run_on_threads(int count, const std::function<void(int)>& body);
 
-// Runs body() on a thread with a stack of so many bytes, of which only what is used takes memory, and waits
-// for its end; then throws its exception. For libraries that recurse as deep as their input says. NoThread:
-// it has not begun.
+// Runs body() on a thread with a stack of `bytes` bytes (untouched pages take no memory), waits for its end
+// and rethrows its exception. For libraries whose recursion depth depends on their input. Throws NoThread if
+// the thread cannot be started; body() has not run then.
 void run_with_stack(size_t bytes, const std::function<void()>& body);
 
-// There is no room for what is named, as "model.safetensors: cannot map 12 bytes"; its text names the limit.
+// Memory for the named purpose is missing, as "model.safetensors: cannot map 12 bytes"; the text names the
+// limit.
 class NoMemory : public std::bad_alloc {
  public:
   explicit NoMemory(const std::string& what);
@@ -49,11 +51,11 @@ class NoMemory : public std::bad_alloc {
   std::string what_;
 };
 
-// what(), and where memory ran out, the limits on it.
+// what(), and if memory ran out, the limits on it.
 std::string what_failed(const std::exception& error);
 
-// Whether so many more threads can be started at once, for libraries that abort where they cannot: tried, not
-// computed. Empty: they can; else what NoThread says.
+// Empty if `count` more threads can be started at once, else the message of NoThread. For libraries that
+// abort where a thread cannot be started. It starts the threads to find out.
 std::string why_no_threads(int count);
 
 }  // namespace outrider

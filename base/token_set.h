@@ -1,5 +1,4 @@
-// Some of the ids of a vocabulary, in the shortest of three forms: what a grammar allows at a place of a text
-// may be two tokens, or all but two.
+// A set of token ids, in the shortest of three forms: a grammar may allow two tokens, or all but two.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@ struct TokenSet {
     kAllBut = 1,  // every other id
     kBits = 2,    // those whose bit is set in `bits`
   };
-  Form form = Form::kAllBut;   // all of them
+  Form form = Form::kAllBut;   // default: all ids
   std::vector<TokenId> ids;    // ascending
   std::vector<uint32_t> bits;  // id i is bit i % 32 of word i / 32; as many words as the vocabulary needs
 
@@ -28,12 +27,12 @@ struct TokenSet {
 };
 
 constexpr size_t words_of_bits(int64_t vocab_size) { return static_cast<size_t>((vocab_size + 31) / 32); }
-// The most that TokenSet::bytes() of a set is that token_set_of() made.
+// The largest TokenSet::bytes() of a set made by token_set_of().
 constexpr size_t most_set_bytes(int64_t vocab_size) {
   return 16 + words_of_bits(vocab_size) * sizeof(uint32_t);
 }
 
-// `bits`: as in TokenSet, words_of_bits(vocab_size) of them; bits beyond the vocabulary are not looked at.
+// `bits`: as in TokenSet, words_of_bits(vocab_size) words; bits beyond the vocabulary are ignored.
 TokenSet token_set_of(std::span<const uint32_t> bits, int32_t vocab_size);
 
 // kMalformed: ids that do not ascend or are outside the vocabulary, another number of words, or two forms at

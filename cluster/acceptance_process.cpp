@@ -42,7 +42,7 @@ Result<double> chance(std::string_view key, std::string_view text) {
   return invalid_argument(fmt::format("{} {} is not in 0..1", key, value));
 }
 
-// "spread=S,guess=G,hit=H", any of them.
+// Parses any subset of "spread=S,guess=G,hit=H".
 Result<RateOptions> parse_options(std::string_view text) {
   constexpr std::array<std::string_view, 3> kKeys = {"spread", "guess", "hit"};
   RateOptions options;

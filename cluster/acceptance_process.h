@@ -1,6 +1,6 @@
-// Whether a draft token is accepted, when no model says so. A pure function of (seed, sequence, position in
-// the text, place in the draft): the same token fares the same whatever else is drafted, batched or retried,
-// so two policies on one seed see the same text.
+// Decides whether a draft token is accepted, in place of a model. A pure function of (seed, sequence,
+// position in the text, place in the draft): a token's result does not depend on other drafts, batches or
+// retries, so two policies with one seed see the same text.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace outrider {
 
 class AcceptanceProcess {
  public:
-  static constexpr double kDefaultGuess = 0.5;  // half of what is missing with every further guess
+  static constexpr double kDefaultGuess = 0.5;  // each further guess is right in half of the remaining cases
 
-  // Each place in the draft has its rate; the last one holds for all that follow. `spread`: the rate of a
-  // text position is drawn around it, uniformly, so that some tokens are easy and some are hard.
+  // A rate for each place in the draft; the last one holds for all further places. `spread`: the rate of a
+  // text position is drawn uniformly around it, so that some tokens are easy and some are hard.
   static Result<AcceptanceProcess> of_rates(std::vector<double> rates, double spread, uint64_t seed);
   // The rates that give `tokens` per round on average at draft length `gamma`: an i.i.d. process.
   static Result<AcceptanceProcess> of_length(double tokens, int32_t gamma, uint64_t seed);
@@ -30,18 +30,18 @@ class AcceptanceProcess {
   // "rates:0.8[/0.7...][,spread=0.1][,guess=0.5 or hit=0.7]", "length:3.2[/GAMMA]", "trace:FILE".
   static Result<AcceptanceProcess> parse(std::string_view text, uint64_t seed);
 
-  // From a time on (the simulator's phases) all rates are those of `next`.
+  // After the time of a phase change (in the simulator) all rates are those of `next`.
   double rate(SequenceId sequence, int32_t position, int32_t place) const;
   bool accepts(SequenceId sequence, int32_t position, int32_t place) const;
-  // Which of the drafter's guesses the next token is after so many were accepted, counted from 0. After a
-  // full acceptance it is 0 where a draft would be accepted; each further guess is right with chance `guess`.
-  // Or, with `hit`, as a run measured it: the likeliest token that is left with that chance, else none. Only
-  // drafters that prepare for outcomes care.
+  // The rank (from 0) of the next token among the drafter's guesses, after `accepted` tokens were accepted.
+  // After a full acceptance it is 0 where a draft token would be accepted; each further guess is right with
+  // chance `guess`. With `hit`, measured in a run: the likeliest remaining token with chance `hit`, else
+  // none. Used only by drafters that prepare for outcomes.
   int32_t next_guess(SequenceId sequence, int32_t base, int32_t accepted, int32_t drafted) const;
-  // How many of `drafted` tokens from text position `base` on.
+  // The number of accepted tokens among `drafted` tokens from text position `base` on.
   int32_t accepted_count(SequenceId sequence, int32_t base, int32_t drafted) const;
-  // The accepted nodes of a tree, from a child of the root on: at each depth its first child is right as a
-  // chain's token would be there, and its further children are as next_guess() says.
+  // The accepted nodes of a tree, from a child of the root on: at each depth the first child is right like a
+  // chain's token there, the further children according to next_guess().
   void accepted_path(SequenceId sequence, int32_t base, DraftTreeView tree, std::vector<int32_t>& path) const;
   std::string describe() const { return description_; }
 

@@ -29,7 +29,7 @@ uint64_t random_id() {
   return uint64_t{device()} << 32 | device();
 }
 
-// The text rank `root` has.
+// The text of rank `root`, on all ranks.
 std::string broadcast_text(Collectives& world, std::string text, int root) {
   text.resize(std::min(text.size(), kMaxText));
   const auto* first = reinterpret_cast<const std::byte*>(text.data());
@@ -56,7 +56,7 @@ std::vector<std::vector<HostAddress>> gather_addresses(Collectives& world) {
   return of_rank;
 }
 
-// Several hosts: the address of `self` that all others reach. `addresses` of every rank.
+// Several hosts: the address of `self` that all others can reach. `addresses`: of every rank.
 Result<std::string> address_for_others(const Topology& topology, const RankPlace& self,
                                        const std::vector<std::vector<HostAddress>>& addresses) {
   std::vector<std::vector<HostAddress>> others;
@@ -67,7 +67,7 @@ Result<std::string> address_for_others(const Topology& topology, const RankPlace
   return to_string(chosen);
 }
 
-// The coordinator's address that all others reach; an error where it has none.
+// The coordinator's address that all others can reach; an error if there is none.
 Result<std::string> remote_host(const BootstrapOptions& options, const ZmqOptions& zmq,
                                 const Topology& topology,
                                 const std::vector<std::vector<HostAddress>>& addresses) {
@@ -81,7 +81,7 @@ Result<std::string> remote_host(const BootstrapOptions& options, const ZmqOption
 }
 
 Result<std::unique_ptr<Transport>> listen_remote(const std::string& host, const ZmqOptions& zmq) {
-  // Workers connect to what was bound, so it must mean this host, and only this host, to all of them.
+  // Workers connect to the bound address, so every worker must resolve it to this host and no other.
   const auto refuse = [&host](const std::string& reason) {
     return invalid_argument(
         fmt::format("{}: {}; name an IPv4 address or an interface of the coordinator's host with --bind-host",
@@ -103,7 +103,7 @@ Status start_listening(RankContext& context, const BootstrapOptions& options, co
     ASSIGN_OR_RETURN(const std::string host, remote_host(options, zmq, context.topology, addresses));
     ASSIGN_OR_RETURN(context.transport, listen_remote(host, zmq));
   } else {
-    // A name in the abstract namespace, for this user alone: there is no file that could be left behind.
+    // A name in the abstract namespace, for this user only: it leaves no file behind.
     const std::string address = options.wire == BootstrapOptions::Wire::kTcp
                                     ? "tcp://127.0.0.1:*"
                                     : fmt::format("ipc://@outrider-{:016x}{:016x}", random_id(), random_id());
@@ -113,7 +113,7 @@ Status start_listening(RankContext& context, const BootstrapOptions& options, co
   return {};
 }
 
-// Empty: the coordinator listens at context.endpoint.
+// Connects draft workers and the leader; the coordinator listens at context.endpoint.
 Status connect_to_coordinator(RankContext& context, const ZmqOptions& zmq) {
   const bool talks = context.self.drafts() || context.self.is_leader();
   if (!talks) return {};
@@ -126,8 +126,8 @@ Status connect_to_coordinator(RankContext& context, const ZmqOptions& zmq) {
   return {};
 }
 
-// Collective. Keys of this job alone, made by the coordinator: one pair for itself and one for its workers.
-// They travel over MPI, whose network the job trusts anyway. Without CURVE in libzmq there are none.
+// Collective. The coordinator makes keys for this job: one pair for itself and one for its workers. They
+// travel over MPI, whose network the job has to trust anyway. Without CURVE in libzmq there are no keys.
 void hand_out_keys(Collectives& world, int coordinator, ZmqOptions& zmq) {
   constexpr size_t kKey = 40;
   CurveKeys mine;
@@ -167,7 +167,7 @@ std::vector<HostInfo> gather_hosts(Collectives& world, int gpus) {
 }
 
 Status agree(Collectives& world, const Status& mine) {
-  // The lowest rank that failed, and its code: everybody ends with the same exit code.
+  // The lowest rank that failed, and its code: all ranks end with the same exit code.
   constexpr uint64_t kNobody = ~uint64_t{0};
   uint64_t failed = mine.ok() ? kNobody : uint64_t(world.rank()) << 8 | static_cast<uint64_t>(mine.code());
   world.all_reduce_min(std::span(&failed, 1));
@@ -195,7 +195,7 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
   const int coordinator = topology.coordinator().value();
   RankContext context{.topology = std::move(topology), .self = self};
 
-  constexpr int kRoles = 8;  // more than there are; behind them each group and draft worker is one of its own
+  constexpr int kRoles = 8;  // an upper bound; larger values give each group and draft worker its own
   const bool computes =
       self.role == Role::kTarget || (self.role == Role::kDraft && context.topology.draft_width() > 1);
   MpiComm role_comm =
@@ -204,7 +204,7 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
     context.collectives = make_mpi_collectives(std::move(role_comm), waiting, options.collectives);
 
   ZmqOptions zmq = options.zmq;
-  // The name of a Unix socket is a secret of this user's; everything else needs keys.
+  // The name of a Unix socket is known to this user only; other connections need keys.
   if (!one_host || options.wire == BootstrapOptions::Wire::kTcp) hand_out_keys(*world, coordinator, zmq);
   context.curve = zmq.curve;
   const auto addresses = gather_addresses(*world);

@@ -1,6 +1,6 @@
-// From "mpirun started me" to a role with its connections. MPI is used here and inside the target group only;
-// from then on roles talk over ZeroMQ. Ports are never fixed: the coordinator binds any, and tells the others
-// through MPI.
+// Brings a process started by mpirun to its role, with its connections. MPI is used here and inside the
+// target group only; afterwards roles use ZeroMQ. No port is fixed: the coordinator binds a free one, and
+// sends it to the others through MPI.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@
 namespace outrider {
 
 struct BootstrapOptions {
-  std::string layout;             // --layout, empty: default_layout; rank 0's counts
-  int groups = 1;                 // --data-parallel-size; the same
-  int draft_width = 1;            // --draft-tensor-parallel-size; the same
+  std::string layout;             // --layout, empty: default_layout; rank 0's value applies
+  int groups = 1;                 // --data-parallel-size; rank 0's value applies
+  int draft_width = 1;            // --draft-tensor-parallel-size; rank 0's value applies
   int gpus = 0;                   // on this host
   CollectiveOptions collectives;  // of target groups, and of the ranks of a draft worker
   // Keys are drawn at random where TCP is used. Without CURVE in libzmq ranks on several hosts need
@@ -33,28 +33,27 @@ struct BootstrapOptions {
   std::chrono::milliseconds timeout{60'000};  // of each step; a rank may be slow to start
 };
 
-// What one rank starts its role with. Must end before the MPI session does.
+// The inputs of one rank's role. Must be destroyed before the MPI session.
 struct RankContext {
   Topology topology;
   RankPlace self;
   std::string endpoint;  // of the coordinator
   bool one_host = true;  // for all ranks
-  std::string host;      // several hosts, target ranks: this one's address for the others; may be empty
+  std::string host;      // several hosts, target ranks: the host's address for other ranks; may be empty
   std::optional<CurveKeys> curve;  // of this rank's end
-  // Coordinator: its end of every link. Draft workers and the leader: their end. Other ranks of theirs: null.
+  // The ends of links: the coordinator's; that of a draft worker or leader; null for their other ranks.
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Collectives> collectives;  // target ranks, and draft workers of several ranks
 };
 
-// Collective. Everybody's status: a failure anywhere is a failure everywhere. A rank that failed keeps its
-// own words, the others get those of the lowest one, and its name.
+// Collective. Combines the statuses of all ranks: a failure of any rank is a failure of all. A failed rank
+// keeps its own message, the others get that of the lowest failed rank, with its name.
 Status agree(Collectives& world, const Status& mine);
 
-// Collective. Where each rank runs, in rank order; `gpus`: on this rank's host.
+// Collective. The hosts of all ranks, in rank order; `gpus`: on this rank's host.
 std::vector<HostInfo> gather_hosts(Collectives& world, int gpus);
 
-// Collective over `world`, all ranks of the job, and so is its failure: every rank gets an error, each with
-// its own view.
+// Collective over `world`, all ranks of the job. A failure is collective, too: every rank gets an error.
 Result<RankContext> bootstrap(const MpiComm& world, const BootstrapOptions& options);
 
 }  // namespace outrider

@@ -21,7 +21,7 @@ uint32_t ipv4_of(const sockaddr* address) {
 
 bool is_loopback(uint32_t address) { return address >> 24 == 127; }
 
-// `theirs` has its own address on the network of `mine`.
+// Whether `theirs` is another address in the network of `mine`.
 bool is_neighbour(const HostAddress& mine, const HostAddress& theirs) {
   return mine.netmask == theirs.netmask && mine.address != theirs.address &&
          (mine.address & mine.netmask) == (theirs.address & theirs.netmask);

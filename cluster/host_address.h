@@ -1,4 +1,4 @@
-// Which of its addresses a host is best reached by from the other hosts of a job.
+// Chooses the address by which the other hosts of a job reach this host best.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,13 @@ struct HostAddress {
 
 // Addresses of the interfaces that are up, in the system's order, without loopback.
 std::vector<HostAddress> host_addresses();
-// What this host's name resolves to: what other hosts know it by, though some systems say 127.0.1.1. May be
-// none.
+// The addresses that this host's name resolves to. Other hosts usually know it by these, though some systems
+// give 127.0.1.1. May be empty.
 std::vector<HostAddress> addresses_of_host_name();
 
-// One of `mine`: what the host's name resolves to; else the first on a network that every other host is on
-// too, with an address of its own (a container bridge has the same address everywhere); else the first. Pure.
+// Chooses from `mine`: an address that the host's name resolves to; else the first one in a network in which
+// every other host has an address of its own (a container bridge has the same address everywhere); else the
+// first one. Pure.
 Result<HostAddress> choose_address(std::span<const HostAddress> mine,
                                    std::span<const HostAddress> of_host_name,
                                    std::span<const std::vector<HostAddress>> other_hosts);

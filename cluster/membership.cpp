@@ -56,7 +56,7 @@ bool Membership::is_alive(PeerId peer) const {
   return known != members_.end() && known->second.alive;
 }
 
-// Gives up the place of whoever was lost longest ago.
+// Drops the member that was lost longest ago.
 bool Membership::make_room() {
   if (members_.size() < options_.max_members) return true;
   auto oldest = members_.end();

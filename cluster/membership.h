@@ -1,6 +1,6 @@
-// Who is alive. A pure machine: signs of life and the time in, changes out; it neither sends nor waits. The
-// coordinator keeps one for its draft workers. Losing a worker changes nothing else here: its sequences are
-// the coordinator's affair.
+// Tracks which workers are alive. A pure machine: heartbeats and the time in, changes out; it neither sends
+// nor waits. The coordinator keeps one for its draft workers. The loss of a worker changes nothing else here;
+// its sequences are handled by the coordinator.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,9 @@
 namespace outrider {
 
 struct MembershipOptions {
-  std::chrono::milliseconds heartbeat_interval{500};  // how often a worker shows it is alive
-  int missed_heartbeats = 3;                          // so many intervals of silence and it is lost
-  size_t max_members = 1024;                          // lost ones included, until somebody needs the place
+  std::chrono::milliseconds heartbeat_interval{500};  // the interval of a worker's heartbeats
+  int missed_heartbeats = 3;                          // a worker is lost after this many silent intervals
+  size_t max_members = 1024;                          // includes lost ones, dropped to make room
 };
 
 struct MembershipChange {
@@ -33,19 +33,19 @@ class Membership {
   using Time = Clock::time_point;
   explicit Membership(const MembershipOptions& options = {}) : options_(options) {}
 
-  // A Hello: the only way in. Joined if the peer is new; rejoined if it was lost or this is another life of
-  // it. Empty if nothing changed, or if every place is taken by a living member.
+  // A Hello, the only way to join. Joined: the peer is new; rejoined: it was lost, or this is another life.
+  // Empty: nothing changed, or there is no room because all members are alive.
   std::optional<MembershipChange> hello(PeerId peer, Generation generation, Time now);
-  // Any other message. Rejoined if the peer was lost. A peer that never said hello is not a member.
+  // Any other message. Rejoined: the peer was lost. A peer without a Hello is not a member.
   std::optional<MembershipChange> heard(PeerId peer, Time now);
   // Members silent for too long, each reported once, the most silent first.
   std::vector<MembershipChange> expire(Time now);
-  // Moves every deadline by `missed`, a time in which this process did not run and could hear no member.
+  // Moves every deadline by `missed`, a time in which this process did not run and could receive no message.
   void move(Time::duration missed);
-  // It said goodbye, or was thrown out.
+  // The peer said goodbye, or was expelled.
   void forget(PeerId peer) { members_.erase(peer); }
 
-  // When expire() may next have something to say; empty if nobody is alive.
+  // The earliest time at which expire() may report a change; empty if no member is alive.
   std::optional<Time> next_deadline() const;
   bool is_alive(PeerId peer) const;
 

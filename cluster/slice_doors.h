@@ -1,6 +1,6 @@
-// The sockets at which the ranks of a target group take slices of dense draft distributions (QKind::kSlices).
-// Each rank binds its own; draft workers learn from the coordinator where they are, and with which keys. One
-// pair of keys serves all ranks, another all draft workers that the coordinator has let in.
+// The endpoints of a target group's ranks for slices of dense draft distributions (QKind::kSlices). Each rank
+// binds its own; the coordinator sends the addresses and keys to draft workers. One pair of keys serves all
+// ranks, another all draft workers that were admitted.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,10 @@ namespace outrider {
 struct SliceDoorOptions {
   std::string
       host;  // this rank's, as others see it; empty: a Unix socket of this user's, all are on one host
-  bool encrypted = false;  // for hosts; without CURVE in libzmq there are no doors, unless allow_remote
+  bool encrypted = false;  // on TCP; if libzmq has no CURVE, no endpoint is opened unless allow_remote
   bool allow_remote = false;
   int64_t max_message_bytes = 0;
-  int high_water_mark = 0;  // slices that wait to be read, of each worker
+  int high_water_mark = 0;  // unread slices of each worker
   std::string gpu;          // of this rank, for SliceDoor
 };
 

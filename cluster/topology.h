@@ -1,5 +1,4 @@
-// Which rank plays which role. Pure: everything is decided, and refused, before anything is loaded or
-// connected.
+// Assigns roles to ranks. Pure: a layout is decided, or refused, before anything is loaded or connected.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@ namespace outrider {
 
 const char* role_name(Role role);
 
-// So many consecutive ranks of one role.
+// Consecutive ranks of one role.
 struct RoleRanks {
   Role role = Role::kTarget;
   int count = 0;   // in all
@@ -26,18 +25,18 @@ struct RoleRanks {
 using Layout = std::vector<RoleRanks>;
 
 // `text` as in --layout coordinator=1,draft=1,target=2, or target=2x4: two target groups of four ranks each,
-// and draft=2x4 two draft workers of four.
-// The order of roles is the order of ranks. A role that is not named: one coordinator (in front), no draft
-// worker, and as targets the ranks that are left. One coordinator, and 1, 2, 4 or 8 ranks in a target group,
-// or in a draft worker of several, because its sums are balanced trees. `groups`: --data-parallel-size, and
-// `draft_width`: --draft-tensor-parallel-size, where they were asked for.
+// and draft=2x4: two draft workers of four. The order of roles is the order of ranks. Defaults for roles that
+// are not named: one coordinator (first), no draft worker, and the remaining ranks as targets. There is one
+// coordinator, and a target group or a draft worker of several ranks has 1, 2, 4 or 8 ranks, because its sums
+// are balanced trees. `groups`: --data-parallel-size, and `draft_width`: --draft-tensor-parallel-size, if
+// given.
 Result<Layout> parse_layout(std::string_view text, int world_size, int groups = 1, int draft_width = 1);
 
-// Rank 0 coordinates, the next one drafts, or as many as a draft worker has, if there are more than that and
-// one for each target group, the rest is the target.
+// Rank 0 coordinates. The next rank drafts, or `draft_width` ranks if that leaves at least one for each
+// target group. The remaining ranks are the target.
 Result<Layout> default_layout(int world_size, int groups = 1, int draft_width = 1);
 
-// What a rank says about where it runs.
+// A rank's description of the host that it runs on.
 struct HostInfo {
   std::string name;
   int gpus = 0;  // that this host's ranks may use

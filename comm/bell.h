@@ -1,4 +1,4 @@
-// Rung by any thread, heard by one that waits in poll(). Internal to comm.
+// A wake-up that any thread may send to one thread that waits in poll(). Internal to comm.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -22,7 +22,7 @@ class Bell {
 
   int fd() const { return fd_; }
   void ring() { (void)eventfd_write(fd_, 1); }
-  // Whether it was rung since the last time.
+  // Whether it was rung since the last call.
   bool heard() {
     eventfd_t count = 0;
     return eventfd_read(fd_, &count) == 0;

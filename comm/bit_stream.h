@@ -43,7 +43,7 @@ class BitWriter {
   int held_ = 0;
 };
 
-// Leaves the bytes behind its last bit to others. After an error every number is 0 or 1.
+// Does not consume the bytes after its last bit. After an error every number is 0 or 1.
 class BitReader {
  public:
   explicit BitReader(WireReader& reader) : reader_(reader) {}
@@ -88,13 +88,13 @@ class BitReader {
     }
     return 0;
   }
-  // From then on at least 56 bits are held, or all that are left.
+  // Afterwards at least 56 bits are held, or all remaining ones.
   void fill() {
     const std::span<const std::byte> rest = reader_.rest();
     if (rest.size() - at_ >= sizeof window_) {
       uint64_t next = 0;
       std::memcpy(&next, rest.data() + at_, sizeof next);
-      window_ |= next << held_;  // with bits that are not held yet, and come again
+      window_ |= next << held_;  // may include bits that are not counted yet; a later call takes them up
       at_ += static_cast<size_t>((63 - held_) / 8);
       held_ |= 56;
       return;
@@ -108,7 +108,7 @@ class BitReader {
   }
 
   WireReader& reader_;
-  size_t at_ = 0;  // in the reader's rest, behind the bits that are held
+  size_t at_ = 0;  // in the reader's rest, after the held bits
   uint64_t window_ = 0;
   int held_ = 0;
 };

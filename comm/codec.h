@@ -24,8 +24,8 @@
 //   01 00 00 00 00 00 00 00  XX XX XX XX XX XX XX XX     sequence number, checksum
 //   07 00 00 00 00 00 00 00                              payload
 //
-// Well-formed is not the same as sensible: ids inside the vocabulary, lengths that fit each other and the
-// like are checked by who receives (comm/message_check.h), q rows that add up by comm/q_rows.h.
+// Well-formed is not the same as sensible. Receivers check that ids are inside the vocabulary, that lengths
+// fit each other, and so on (comm/message_check.h); comm/q_rows.h checks the sums of q rows.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ namespace outrider {
 constexpr uint16_t kFrameVersion = 1;
 constexpr size_t kFrameHeaderBytes = 48;
 
-// What a frame says about its sender.
+// Facts about a frame's sender.
 struct FrameInfo {
   uint64_t cluster = 0;          // frames of another cluster are refused
   Generation generation;         // one life of the sending transport

@@ -1,8 +1,7 @@
 // Collective operations of one target group. Every rank calls the same operations in the same order with the
 // same sizes. Integers may be reduced in any order; floats are summed in one balanced binary tree over the
-// ranks,
-// ((r0+r1)+(r2+r3))+((r4+r5)+(r6+r7)), so that the tensor-parallel degree cannot change the bits.
-// A rank that is gone or late past the deadline makes every other rank throw CollectiveError.
+// ranks, ((r0+r1)+(r2+r3))+((r4+r5)+(r6+r7)), so that the tensor-parallel degree cannot change the bits. A
+// rank that is gone or late past the deadline makes every other rank throw CollectiveError.
 #pragma once
 
 #include <chrono>
@@ -34,15 +33,15 @@ class Collectives {
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void barrier() = 0;
-  // A barrier that may take arbitrarily long (no deadline), and burns no core: ranks load their parts of a
-  // model from disks of their own.
+  // A barrier without a deadline that uses no core while it waits: ranks load their parts of a model from
+  // disks of their own.
   virtual void meet() = 0;
 
-  // Waiting for work, not for arithmetic: like broadcast, but may take arbitrarily long (no deadline) and
-  // must not burn a core while it waits. Non-roots receive any length up to max_bytes.
+  // Broadcasts work, not tensors: without a deadline, and without using a core while it waits. Non-roots
+  // receive any length up to max_bytes.
   virtual void broadcast_message(std::vector<std::byte>& bytes, int root, size_t max_bytes) = 0;
 
-  // Makes every pending and later call on every rank of the group throw. Called by a rank that cannot go on.
+  // Makes every pending and later call on every rank of the group throw. For a rank that failed.
   virtual void abort() noexcept = 0;
 };
 

@@ -25,7 +25,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-// The value of `name = value`, or nothing. A Z85 key may hold '=' itself, and '#'.
+// The value of `name = value`; empty: none. A Z85 key may contain '=' and '#'.
 std::string value_of(const std::string& line, const std::string& name) {
   const auto equals = line.find('=');
   if (equals == std::string::npos || trimmed(line.substr(0, equals)) != name) return {};
@@ -45,7 +45,7 @@ Result<std::vector<std::string>> read_lines(const std::filesystem::path& file) {
 }
 
 // A mounted secret (Kubernetes: root's, with the group of the process, 0440) is as private as a file of mode
-// 0600: its group is there for this process.
+// 0600, because its group exists for this process.
 bool may_be_read_by_others(const struct stat& info) {
   if ((info.st_mode & S_IRWXO) != 0) return true;
   if ((info.st_mode & S_IRWXG) == 0) return false;
@@ -84,17 +84,17 @@ Status write_curve_keys(const std::filesystem::path& file, const CurveKeyPair& k
   std::string text = fmt::format("public = {}\n", keys.public_key);
   if (!keys.secret_key.empty()) text += fmt::format("secret = {}\n", keys.secret_key);
   int error = 0;
-  for (std::string_view left = text; !left.empty() && error == 0;) {  // a disk may take a part
+  for (std::string_view left = text; !left.empty() && error == 0;) {  // a disk may accept a part
     const ssize_t bytes = write(fd, left.data(), left.size());
     if (bytes > 0)
       left.remove_prefix(static_cast<size_t>(bytes));
     else
       error = bytes == 0 ? EIO : errno;
   }
-  if (error == 0 && fsync(fd) != 0) error = errno;  // some file systems tell only then
+  if (error == 0 && fsync(fd) != 0) error = errno;  // some file systems report errors only here
   if (close(fd) != 0 && error == 0) error = errno;
   if (error == 0) return {};
-  unlink(file.c_str());  // half a key would be in the way of the next attempt
+  unlink(file.c_str());  // a partial key would block the next attempt
   return unavailable(
       fmt::format("{}: cannot be written: {}; nothing is left there", file.string(), std::strerror(error)));
 }

@@ -14,20 +14,20 @@ struct CurveKeyPair {
   std::string public_key, secret_key;
 };
 
-// What one end of a connection needs.
+// Keys for one end of a connection.
 struct CurveKeys {
   CurveKeyPair own;
   std::string server;                  // clients: the public key of the server they expect
   std::vector<std::string> allowed;    // servers: public keys of the clients that may enter ...
-  std::filesystem::path allowed_file;  // ... besides those that this file lists at that time. Nobody else may
+  std::filesystem::path allowed_file;  // more allowed keys, read from this file at each handshake
 };
 
 // kUnsupported: this libzmq was built without CURVE.
 Result<CurveKeyPair> make_curve_key_pair();
 bool is_curve_key(const std::string& text);
 
-// A file of lines `public = KEY` and `secret = KEY`, mode 0600; one without a secret is for everybody. An
-// existing file is never overwritten; one that cannot be written whole is removed.
+// Writes lines `public = KEY` and `secret = KEY`, mode 0600; a file without a secret is readable by all. An
+// existing file is never overwritten; an incomplete file is removed.
 Status write_curve_keys(const std::filesystem::path& file, const CurveKeyPair& keys);
 // Refuses a file that others can read.
 Result<CurveKeyPair> read_curve_keys(const std::filesystem::path& file);

@@ -1,8 +1,8 @@
 // Collective operations on device memory, in stream order, among the ranks of one target group. Every rank
 // queues the same operations with the same sizes in the same order on one stream. Float sums are taken in the
-// balanced tree of collectives.h; a rank that is gone or late past the deadline makes wait() throw
+// balanced tree of collectives.h. A rank that is gone or late past the deadline makes wait() throw
 // CollectiveError on every other rank, and the group is finished. With peers in other processes the
-// destructor waits for theirs, as long as for an operation: they may still be reading.
+// destructor waits for theirs, as long as for an operation, because they may still be reading.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ namespace outrider::cuda {
 
 enum class Reduction : uint8_t {
   kTreeSum,  // float; the number of ranks is a power of two
-  kMerge,    // 32-bit words of which all ranks but one hold 0
+  kMerge,    // 32-bit words that are 0 on all ranks but one
   kSum,      // uint64_t
   kMax,
   kMin,
@@ -38,14 +38,15 @@ class DeviceGroup {
   virtual int size() const = 0;
   virtual std::string name() const = 0;
   virtual int device() const = 0;  // current when the group was made; operations are queued on its streams
-  // False: an operation waits for the stream on the host, so it cannot stand in a graph.
+  // False: an operation waits for the stream on the host, so it cannot be captured in a graph.
   virtual bool is_capturable() const = 0;
   // For kernels that do an operation of the group themselves (comm/cuda/peer_exchange.h); null where there is
   // no peer memory. Valid as long as the group.
   virtual const PeerView* peer_view() const { return nullptr; }
 
-  // Before operations that the host will wait() for. Until then nobody else of this process gives or takes
-  // memory of the device, where ranks share it (base/shared_pass.h). Nothing if it has begun.
+  // Call before operations that the host will wait() for. Until then no other thread of this process
+  // allocates or frees device memory, where ranks share the device (base/shared_pass.h). No effect if a pass
+  // has begun.
   virtual void begin_pass() {}
   // wait() ends it too.
   virtual void end_pass() noexcept {}
@@ -62,13 +63,13 @@ class DeviceGroup {
   virtual void abort() noexcept = 0;
 };
 
-// Through pinned host memory and the group's ordinary collectives: right everywhere, and the reference. Also
-// for one rank. `host` must outlive it.
+// Goes through pinned host memory and the group's ordinary collectives: works everywhere, and is the
+// reference. Also for one rank. `host` must outlive it.
 std::unique_ptr<DeviceGroup> make_staged_group(Collectives& host);
 
-// Each rank reads its peers' memory in one kernel: ranks are threads, on one device or several that reach
-// each other, or processes with a device each on one machine; two processes on one device take turns in time
-// slices, and would wait for each other in vain. Collective over `host`; a refusal is the same
+// Each rank reads its peers' memory in one kernel. Ranks are threads, on one device or on several with peer
+// access, or processes with a device each on one machine. Two processes on one device take turns in time
+// slices, so their kernels would wait for each other in vain. Collective over `host`; a refusal is the same
 // on every rank.
 struct PeerOptions {
   std::chrono::milliseconds timeout{10'000};  // how long a kernel waits for its peers
@@ -87,7 +88,7 @@ Result<std::unique_ptr<DeviceGroup>> make_nccl_group(Collectives& host, const Nc
 // "NCCL 2.28.9 (libnccl.so.2)", or why there is none.
 std::string describe_nccl();
 
-// The fastest of these that works among the ranks: peer memory, NCCL, host memory. Collective over `host`.
+// The fastest group that works among the ranks: peer memory, NCCL, or host memory. Collective over `host`.
 std::unique_ptr<DeviceGroup> connect_devices(Collectives& host);
 
 }  // namespace outrider::cuda

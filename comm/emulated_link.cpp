@@ -83,7 +83,7 @@ class EmulatedLink final : public Transport {
   struct Link {
     Role role = Role::kCoordinator;
     Clock::time_point outgoing_free_at{}, incoming_free_at{};
-    Status failure;  // of a message that was under way; for the next one to tell
+    Status failure;  // of a delayed message; returned by the next send
   };
   using Pending = std::multimap<Clock::time_point, Incoming>;  // by arrival
 
@@ -98,7 +98,7 @@ class EmulatedLink final : public Transport {
 
   void note_hello(PeerId peer, Role role) { links_[peer].role = role; }
 
-  // From here on there is work, whatever the target's start took.
+  // Partitions are timed from here, whatever time the target's start took.
   void note_welcome(const Link& link, const Message& message) {
     const auto* welcome = std::get_if<Welcome>(&message);
     if (welcome && welcome->accepted && link.role == Role::kDraft && !first_drafter_at_)
@@ -110,7 +110,7 @@ class EmulatedLink final : public Transport {
     return leaves(message) || (joins(message) && after_partition(now, link) == now);
   }
 
-  // When what would arrive at `at` does arrive.
+  // The arrival time of a message that would arrive at `at` without a partition.
   Clock::time_point after_partition(Clock::time_point at, const Link& link) const {
     if (link.role != Role::kDraft || !first_drafter_at_) return at;
     const bool parted =
@@ -120,16 +120,16 @@ class EmulatedLink final : public Transport {
 
   bool chance(double share) { return share > 0 && std::uniform_real_distribution<>()(random_) < share; }
 
-  // Only a limited link asks how long a message is before it is sent.
+  // Only a link with limited bandwidth needs the length of a message before it is sent.
   size_t frame_bytes(const Message& message) {
     if (options_.bytes_per_second == 0) return 0;
     auto frame = encode(message, {}, std::move(buffer_));
-    if (!frame.ok()) return 0;  // inner will say what is wrong with it
+    if (!frame.ok()) return 0;  // the inner transport will report the error
     buffer_ = std::move(frame).value();
     return buffer_.size();
   }
 
-  // When the last byte of a message that is sent now arrives.
+  // The arrival time of the last byte of a message that is sent now.
   Clock::time_point transmit(Clock::time_point& free_at, size_t bytes) {
     free_at = std::max(free_at, Clock::now());
     if (options_.bytes_per_second > 0)
@@ -142,7 +142,7 @@ class EmulatedLink final : public Transport {
     const Link& link = links_.at(message.peer);
     const bool faulty = link.role == Role::kDraft && may_fail(message.message);
     auto at = transmit(free_at, message.bytes);
-    // Signs of life of a time that is over mean nothing, and would fill the queues of who is alive.
+    // Heartbeats from a partition are outdated, and would fill the queues of live workers.
     if (std::holds_alternative<Heartbeat>(message.message) && after_partition(at, link) != at) return;
     if (pending.size() >= kMaxPending || (faulty && chance(options_.loss))) return;
     if (faulty && chance(options_.corrupt) && !corrupt(message.message)) return;
@@ -153,7 +153,7 @@ class EmulatedLink final : public Transport {
     pending.emplace(after_partition(at, link), std::move(message));
   }
 
-  // What a flipped bit makes of it. False: the receiving end would drop the frame.
+  // Flips one bit of the encoded message and decodes it. False: the receiving end would drop the frame.
   bool corrupt(Message& message) {
     auto frame = encode(message, {});
     if (!frame.ok()) return true;
@@ -184,7 +184,7 @@ class EmulatedLink final : public Transport {
   const LinkEmulation options_;
   const std::shared_ptr<std::atomic<bool>> woken_ = std::make_shared<std::atomic<bool>>(false);
   std::mt19937_64 random_;
-  std::map<PeerId, Link> links_;  // who said hello
+  std::map<PeerId, Link> links_;  // peers that said Hello
   std::optional<Clock::time_point> first_drafter_at_;
   Pending outgoing_, incoming_;
   uint64_t corrupted_ = 0;

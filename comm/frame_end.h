@@ -1,4 +1,4 @@
-// What both transports share: one end's frames, numbered and counted. Internal to comm.
+// Numbers and counts the frames of one end, for both transports. Internal to comm.
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -13,8 +13,8 @@
 
 namespace outrider {
 
-// Which sequence numbers of one sender were seen: the highest, and a bit for each of the 64 before it. Older
-// numbers count as seen.
+// The seen sequence numbers of one sender: the highest, and a bit for each of the 64 before it. Older numbers
+// count as seen.
 class ReplayWindow {
  public:
   // False if `number` was seen before.
@@ -53,7 +53,7 @@ class FrameEnd {
     ++stats.sent_messages[message.index()];
     stats.sent_bytes[message.index()] += bytes;
   }
-  // Empty: malformed, and counted as such.
+  // Empty: malformed, and counted.
   std::optional<Decoded> unpack(std::span<const std::byte> frame) {
     Result<Decoded> decoded = decode(frame, info_.cluster, limits_, std::move(spare_));
     if (decoded.ok()) return std::move(decoded).value();
@@ -67,7 +67,7 @@ class FrameEnd {
     return {.peer = peer, .message = std::move(message), .bytes = bytes};
   }
 
-  // Its storage serves the next one.
+  // Gives back a slice, whose storage serves the next one.
   void recycle(QSlice slice) { spare_ = std::move(slice); }
 
   TransportStats stats;

@@ -2,12 +2,12 @@
 //
 //   rows  = count:varint, and unless it is 0: bits:u8 width:varint count*row
 //   row   = scale:u16 max:f32 width*code, zero bits up to a whole byte
-//   bits  = 1 to 7: as many as the largest code of all rows needs
+//   bits  = 1 to 7: the width of the largest code of all rows
 //   scale = the upper half of a float, the lower one is zero
 //   code  = (code + 2^bits - 1) / 2: codes are odd
 //
-// A code has a bit at least and becomes a byte, and a row has 7 bytes and becomes some 40, so a hostile frame
-// can ask for some ten times its size. Only comm/wire_fields.h includes this.
+// A code has at least one bit and becomes a byte, and a row has 7 bytes and becomes some 40, so a hostile
+// frame can ask for about ten times its size. Only comm/wire_fields.h includes this.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ inline int hidden_code_bits(const std::vector<HiddenRow>& rows) {
   return std::bit_width(static_cast<unsigned>(largest));
 }
 
-// Which of them have a form on the wire.
+// Whether the row can be encoded.
 inline bool can_travel(const HiddenRow& row, uint64_t width) {
   return row.codes.size() == width && to_float(to_bf16(row.scale)) == row.scale && std::isfinite(row.scale) &&
          std::isfinite(row.max) &&

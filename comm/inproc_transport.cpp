@@ -16,8 +16,8 @@ namespace {
 
 using Frame = std::vector<std::byte>;
 
-// Frames in order. Guarded by Hub::mutex, but whether there are any can be seen without it: who looks again
-// and again must not keep it from who brings one.
+// Frames in order. Guarded by Hub::mutex, but whether it is empty can be read without the lock, so that a
+// polling receiver does not block a sender.
 template <class T>
 class Inbox {
  public:
@@ -49,14 +49,14 @@ struct Link {
   std::condition_variable worker_wakes;
   size_t to_coordinator = 0;  // frames of this worker in Hub::inbox
 
-  // While it is lent to the coordinator's thread. Changed only by the two threads in turn: the worker's sets
-  // it and then waits, the coordinator's clears it.
+  // Set while the worker is lent to the coordinator's thread. Only the two threads change it, in turn: the
+  // worker's sets it and then waits, the coordinator's clears it.
   const std::function<bool()>* turn = nullptr;
-  Clock::time_point last_turn{};  // when it ended: a long one does not make its worker wait
-  uint64_t waits_since = 0;       // Hub::sent when the first of the frames to the worker came
+  Clock::time_point last_turn{};  // time of its end: a long turn does not make its worker wait
+  uint64_t waits_since = 0;       // Hub::sent at the first of the worker's unread frames
 
-  // Smaller comes first: who waited for long, the longest first, then who has something to read, as it was
-  // sent.
+  // Smaller comes first: workers that waited long, the longest first; then workers with unread frames, in the
+  // order of sending.
   std::pair<Clock::time_point, uint64_t> turn_order(Clock::time_point overdue) const {
     if (last_turn < overdue) return {last_turn, 0};
     return {overdue, to_worker.empty() ? UINT64_MAX : waits_since};
@@ -70,13 +70,13 @@ struct Hub {
   std::mutex mutex;
   Inbox<std::pair<PeerId, Frame>> inbox;  // the coordinator's
   std::condition_variable coordinator_wakes;
-  std::function<void()> also_wakes;  // where the coordinator waits for more than this hub
+  std::function<void()> also_wakes;  // set if the coordinator waits for more than this hub
 
   void wake_coordinator() {
     coordinator_wakes.notify_one();
     if (also_wakes) also_wakes();
   }
-  std::atomic<bool> woken{false};  // by Transport::waker(), and not yet told
+  std::atomic<bool> woken{false};  // by Transport::waker(), not handled yet
   bool coordinator_taken = false;
   bool coordinator_gone = false;
   std::map<PeerId, std::shared_ptr<Link>> links;  // workers that are alive
@@ -87,23 +87,23 @@ struct Hub {
 // Generations of one hub: the coordinator's end is 1, worker n is n + 1. The queues cannot repeat a frame.
 FrameEnd frame_end(PeerId peer) { return {0, Generation(peer.value + 1), WireLimits{}}; }
 
-// Waits until `ready` or the deadline; true if ready. Looking does not sleep: a wait that ends at once still
-// arms a timer and lets the core go idle, which costs some 50 microseconds on a virtual machine.
+// Waits until `ready` or the deadline; true if ready. A check alone does not sleep: even a wait that ends at
+// once arms a timer and lets the core go idle, which costs some 50 microseconds on a virtual machine.
 template <class Ready>
 bool wait(std::condition_variable& wakes, std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
           Ready ready) {
   return ready() || (Clock::now() < deadline && wakes.wait_until(lock, deadline, ready));
 }
 
-// How long the coordinator's thread looks for a frame before it sleeps, where a worker is lent to it: the
-// core is that worker's, which has nothing else to do. Who sleeps is woken late, and often on the core of who
-// wakes it, which goes on with its own work.
+// How long the coordinator's thread polls before it sleeps, while a worker is lent to it: the core belongs to
+// that worker, which has no other work. A sleeping thread wakes late, and often on the core of its waker,
+// which is still busy.
 constexpr std::chrono::milliseconds kLookBeforeSleeping{1};
 
-// But not where nothing has come for so long: an idle server leaves the core to others.
+// After this time without frames an idle server leaves the core to others.
 constexpr std::chrono::milliseconds kIdleAfter{20};
 
-// A lent worker gets a turn at least so often. What it was told meanwhile it takes in at once.
+// A lent worker gets a turn at least this often, and then takes in all messages that arrived meanwhile.
 constexpr std::chrono::milliseconds kLongestWait{20};
 
 class CoordinatorEnd final : public Transport {
@@ -113,7 +113,7 @@ class CoordinatorEnd final : public Transport {
     const std::lock_guard lock(hub_->mutex);
     hub_->coordinator_gone = true;
     hub_->inbox.clear();
-    for (auto& [peer, link] : hub_->links) {  // who is lent comes back
+    for (auto& [peer, link] : hub_->links) {  // lent workers return to their threads
       link->to_worker.push(frames_.pack(Shutdown{}).value());
       link->worker_wakes.notify_one();
     }
@@ -177,9 +177,9 @@ class CoordinatorEnd final : public Transport {
     return !hub_->inbox.empty() || hub_->woken;
   }
 
-  // One turn for every lent worker, while nothing waits to be read; who waited for long comes first, or a
-  // worker that always has an answer would keep the others from theirs. A turn takes in all that came, so
-  // among two of them the order of what was sent is kept. True if something waits now.
+  // Gives every lent worker one turn, while the inbox is empty. A worker that waited long comes first, or one
+  // that always has an answer would starve the others. A turn takes in all pending messages, so the order of
+  // messages between two workers is kept. True if a message waits now.
   bool give_turns(std::unique_lock<std::mutex>& lock) {
     lent_.clear();
     for (const auto& [peer, link] : hub_->links)

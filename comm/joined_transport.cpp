@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-// Peers inside have even ids here, those outside odd ones.
+// Inside peers get even ids here, outside peers odd ones.
 class JoinedEnd final : public Transport {
  public:
   JoinedEnd(std::unique_ptr<Transport> inside, std::unique_ptr<ZmqEnd> outside, Door door = Door::kOutside)
@@ -19,8 +19,8 @@ class JoinedEnd final : public Transport {
                              : outside_->send(PeerId{to.value / 2}, message);
   }
 
-  // In turns: neither a flood from outside nor a target that always has an answer ready is heard alone. The
-  // outer end is the one that waits, and the inner one wakes it.
+  // The ends take turns, so that neither a flood from outside nor a busy target starves the other. The outer
+  // end is the one that waits, and the inner one wakes it.
   std::optional<Incoming> receive(Clock::time_point deadline) override {
     while (true) {
       for (int end = 0; end < 2; ++end) {
@@ -58,7 +58,7 @@ class JoinedEnd final : public Transport {
   }
 
   std::string endpoint() const override { return outside_->endpoint(); }
-  // Where the end inside is a hub, which wakes in another way.
+  // If the inside end is a hub, it wakes the outside end by another way.
   int ready_fd() const override { return outside_->ready_fd(); }
 
  private:
@@ -101,7 +101,7 @@ Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, std::span<Doo
   for (DoorAt& at : doors) {
     ASSIGN_OR_RETURN(auto outside, open_zmq_server(at.endpoint, at.zmq));
     at.endpoint = outside->endpoint();
-    hub.wake_by(outside->waker());  // the last door's end is the one that waits
+    hub.wake_by(outside->waker());  // the end added last is the one that waits
     end = std::make_unique<JoinedEnd>(std::move(end), std::move(outside), at.door);
   }
   return end;

@@ -18,7 +18,7 @@ constexpr Unit kRates[] = {{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 
 constexpr Unit kShares[] = {{"", 1}, {"%", 0.01}};
 constexpr Unit kCounts[] = {{"", 1}};
 
-// A number and one of `units`; empty: it is not.
+// A number with one of `units`; empty: not a quantity.
 std::optional<double> parse_quantity(std::string_view text, std::span<const Unit> units) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-constexpr int64_t kMostVocabulary = static_cast<int64_t>(WireLimits{}.ids);  // a row of q has no more
+constexpr int64_t kMostVocabulary = static_cast<int64_t>(WireLimits{}.ids);  // the largest row of q
 constexpr int64_t kMostTokens = static_cast<int64_t>(WireLimits{}.draft_tokens);
 constexpr int64_t kMostLogprobs = static_cast<int64_t>(WireLimits{}.logprobs);
 constexpr int64_t kMostRowBytes = static_cast<int64_t>(WireLimits{}.frame_bytes);
@@ -25,7 +25,7 @@ Status within(const char* field, int64_t value, int64_t least, int64_t most) {
   return malformed(fmt::format("{} is {}, not {} to {}", field, value, least, most));
 }
 
-// False of NaN.
+// False for NaN.
 Status real_within(const char* field, float value, float least, float most) {
   if (value >= least && value <= most) return {};
   return malformed(fmt::format("{} is {}, not {} to {}", field, value, least, most));
@@ -59,7 +59,7 @@ Status check_fields(const Open& open, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("the number of ids", length, 1, std::numeric_limits<int32_t>::max()));
   RETURN_IF_ERROR(check_ids("ids", open.ids, limits.vocab_size));
   RETURN_IF_ERROR(within("prompt_length", open.prompt_length, 1, length));
-  // The last id is always fed: what follows it is asked for.
+  // The last id is always fed, to get the next token.
   RETURN_IF_ERROR(within("prefix_length", open.prefix_length, 0, length - 1));
   return check(open.sampling, limits.vocab_size).in("sampling");
 }
@@ -68,7 +68,7 @@ Status check_fields(const TreeShape& shape) {
   const auto listed = static_cast<int64_t>(shape.parents.size());
   RETURN_IF_ERROR(within("the number of parents", listed, 0, kMostTokens));
   std::vector<int32_t> children(listed > 0 ? shape.parents.size() + 1
-                                           : 0);  // for most drafts nothing is allocated
+                                           : 0);  // allocates nothing for most drafts
   for (size_t i = 0; i < shape.parents.size(); ++i) {
     RETURN_IF_ERROR(within("parents", shape.parents[i], kTreeRoot, static_cast<int64_t>(i) - 1));
     RETURN_IF_ERROR(within("the number of children of a node",
@@ -142,7 +142,7 @@ Status check_fields(const StateRows& rows, const MessageLimits& limits) {
 Status check_fields(const Welcome& welcome) {
   if (!welcome.accepted) return {};
   RETURN_IF_ERROR(within("target.vocab_size", welcome.target.vocab_size, 1, kMostVocabulary));
-  // Some models name ids beyond their vocabulary, which no token ever is.
+  // Some models name ids beyond their vocabulary, which never occur.
   RETURN_IF_ERROR(check_ids("eos_ids", welcome.eos_ids, std::numeric_limits<int32_t>::max()));
   const auto is_address = [](const SliceDoor& door) {
     return door.endpoint.starts_with("tcp://") || door.endpoint.starts_with("ipc://");
@@ -184,7 +184,7 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
       within("the number of drafted tokens", drafted, 0, samples ? limits.max_context - base : 0));
   RETURN_IF_ERROR(check_ids("draft", entry.draft, limits.vocab_size));
   RETURN_IF_ERROR(within("prompt_logprobs", entry.prompt_logprobs, -1, kMostLogprobs));
-  // Which rules draw a token twice is known where the sequence is.
+  // The rank checks equal siblings, because only it knows the rule.
   const TreeLimits limits_of_tree{.equal_siblings = entry.q_kind != QKind::kNone};
   RETURN_IF_ERROR(check_tree(entry.tree(), limits_of_tree).in("the draft"));
   RETURN_IF_ERROR(within("next_gamma", entry.next_gamma, 0, samples ? kMostTokens : 0));

@@ -1,8 +1,8 @@
-// What may arrive. The codec lets in what is well-formed: counts within limits, enumerations in range, floats
-// that are finite (codec.h). These functions say which values of the fields make sense, and a receiver asks
-// them before it does anything with a message: its sender may be broken, or lie. What depends on what the
-// receiver holds, such as the round under way, it checks where it holds it. Messages that are not here have
-// no field that could harm: each value is looked up, compared, or clamped where it is added up.
+// Checks on the field values of received messages. The codec accepts a message that is well-formed: counts
+// within limits, enumerations in range, finite floats (codec.h). These functions check that the values make
+// sense; a receiver calls them before it uses a message, because the sender may be broken or hostile. Checks
+// that need the receiver's state, such as the current round, stay in the receiver. Messages that are missing
+// here have no field that could harm: each value is looked up, compared, or clamped where it is added up.
 //
 // kMalformed: names the message, the field and its value.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-// What the receiver of a message can take.
+// The receiver's limits for the fields of a message.
 struct MessageLimits {
   int64_t vocab_size = std::numeric_limits<int32_t>::max();   // of the target: ids are below it
   int64_t max_context = std::numeric_limits<int32_t>::max();  // positions
@@ -26,20 +26,21 @@ struct MessageLimits {
 // The shortest sparse row of q has room for one token of any vocabulary.
 constexpr int32_t kLeastRowBytes = 16;
 
-// To a draft worker.
+// Messages to a draft worker.
 Status check(const Welcome& welcome);
 Status check(const Open& open, const MessageLimits& limits);
 Status check(const Propose& propose, const MessageLimits& limits);
 Status check(const StateRows& rows, const MessageLimits& limits);
-// Checks a message of a job to a draft worker that it has let in, by the check above for its type; types
-// without one are OK.
+// Checks a message to a draft worker that was admitted, with the check above for its type; types without a
+// check are OK.
 Status check_from_job(const Message& message, const MessageLimits& limits);
-// `rows`: that a transfer may have.
+// `rows`: the limit of a transfer.
 Status check(const StateTransfer& transfer, int32_t rows);
 
-// To a target rank. A plan is checked by itself here; what it says of open sequences the rank checks.
+// Messages to a target rank. A plan is checked on its own here; the rank checks it against its open
+// sequences.
 Status check(const StepPlan& plan, const MessageLimits& limits);
-// `rows`: that a transfer may have.
+// `rows`: the limit of a transfer.
 Status check(const QTransfer& transfer, int32_t rows);
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
-// Everything one role can tell another. Control is small and passes the coordinator, the only one who
-// decides; draft workers and target ranks execute. comm/codec.h turns these structs into bounded frames and
+// Every message between roles. Control messages are small and pass through the coordinator, which makes all
+// decisions; draft workers and target ranks execute. comm/codec.h turns these structs into bounded frames and
 // back.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Owners of MPI's handles. MPI is used in two places only: to bring up a job that mpirun started, and inside
-// the target group. All calls come from the thread that made the session. Errors of MPI throw MpiError.
+// Owners of MPI's handles. MPI is used in two places only: to start a job under mpirun, and inside the target
+// group. All calls come from the thread that made the session. Errors of MPI throw MpiError.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@ class MpiError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A communicator of our own; freed at the end, which must come before the session's.
+// A communicator of its own; must be freed before the session ends.
 class MpiComm {
  public:
-  struct Handle;  // comm/mpi_handle.h; keeps <mpi.h> out of everybody else's headers
+  struct Handle;  // comm/mpi_handle.h; keeps <mpi.h> out of other headers
   explicit MpiComm(std::unique_ptr<Handle> handle);
   MpiComm(MpiComm&&) noexcept;
   MpiComm& operator=(MpiComm&&) noexcept;
@@ -28,7 +28,7 @@ class MpiComm {
   MpiComm split(int color) const;
   // Collective. The ranks that share this rank's memory.
   MpiComm split_by_host() const;
-  // Collective. The same ranks, but messages do not mix.
+  // Collective. The same ranks, with a separate message space.
   MpiComm duplicate() const;
   const Handle& handle() const { return *handle_; }
 
@@ -44,14 +44,14 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
-  // The number of ranks mpirun or srun started, without initialising MPI; empty when nobody did.
+  // The number of ranks that mpirun or srun started, without initialising MPI; empty if started by neither.
   static std::optional<int> launched_size();
-  // This process among them; 0 where nobody tells.
+  // This process's rank among them; 0 if unknown.
   static int launched_rank();
 
   // Collective. All ranks of the job.
   MpiComm world() const;
-  // Ends every rank of the job. For a rank that cannot go on: others would wait for it in MPI_Finalize.
+  // Ends every rank of the job. For a rank that failed: the others would wait for it in MPI_Finalize.
   [[noreturn]] static void abort_job(int exit_code);
 };
 

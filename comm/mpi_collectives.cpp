@@ -23,8 +23,8 @@ using std::chrono::microseconds;
 constexpr int kAbortTag = 0;
 constexpr int kTags = 30'000;  // operations are numbered modulo this; MPI promises tags up to 32767
 
-// Polls, then yields, then sleeps: never longer than a sixteenth of the wait so far, so that sleeping costs
-// little latency, and a millisecond at most; five where nobody has wanted anything for a second.
+// Polls, then yields, then sleeps. One sleep is at most a sixteenth of the wait so far, to add little
+// latency, and at most 1 ms; 5 ms after a second of idleness.
 class Patience {
  public:
   Patience(Waiting waiting, microseconds before_sleep)
@@ -51,8 +51,7 @@ class Patience {
   const Clock::time_point start_ = Clock::now();
 };
 
-// Between collectives of one forward pass, ranks differ by time slices; while waiting for work nobody is in a
-// hurry.
+// Between collectives of one forward pass, ranks differ by time slices. Waiting for work is not urgent.
 constexpr microseconds kYieldInOperation{2000};
 constexpr microseconds kYieldForWork{50};
 
@@ -138,7 +137,7 @@ class MpiCollectives final : public Collectives {
   }
 
   void abort() noexcept override {
-    if (!failure_.empty()) return;  // the others know, or told us
+    if (!failure_.empty()) return;  // the other ranks know it, or reported it
     failure_ = "this rank aborted the group";
     for (int r = 0; r < size_; ++r) {
       if (r == rank_) continue;
@@ -190,7 +189,7 @@ class MpiCollectives final : public Collectives {
     return static_cast<int>(bytes.size());
   }
 
-  // After step k a rank has heard of the 2^k ranks before it.
+  // After step k a rank has heard from the 2^k ranks before it.
   void disseminate(microseconds before_sleep) {
     for (int stride = 1; stride < size_; stride *= 2) {
       receive((rank_ - stride + size_) % size_, {});
@@ -199,7 +198,7 @@ class MpiCollectives final : public Collectives {
     }
   }
 
-  // Until everything started is done.
+  // Waits until all started operations are done.
   void wait(microseconds before_sleep = kYieldInOperation) {
     Patience patience(waiting_, before_sleep);
     MovingDeadline deadline(deadline_);
@@ -221,7 +220,7 @@ class MpiCollectives final : public Collectives {
     return finished != 0;
   }
 
-  // Takes as long as it takes. Returns the size of the root's message.
+  // Waits without a deadline. Returns the size of the root's message.
   size_t wait_for_message(int root) {
     Patience patience(waiting_, kYieldForWork);
     while (true) {
@@ -265,7 +264,7 @@ class MpiCollectives final : public Collectives {
   void reduce(std::span<T> values, Combine combine) {
     begin();
     if (std::has_single_bit(static_cast<unsigned>(size_))) return reduce_by_doubling(values, combine);
-    gather(std::as_bytes(values));  // integers only: any order will do
+    gather(std::as_bytes(values));  // integers only, so any order is correct
     for (int r = 0; r < size_; ++r) {
       const size_t first = static_cast<size_t>(r) * values.size();
       for (size_t i = 0; i < values.size(); ++i) {

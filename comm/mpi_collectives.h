@@ -8,15 +8,14 @@
 
 namespace outrider {
 
-// How a rank passes the time until a message arrives. Busy polling is fastest if every rank has its own core,
-// and a thousand times slower than yielding if not.
+// The way of waiting for a message. Busy polling is fastest if every rank has its own core, and a thousand
+// times slower than yielding otherwise.
 enum class Waiting { kSpin, kYield };
 
-// Collective. Spin only if the ranks on every host have a core each, by affinity and CPU quota.
+// Collective. kSpin only if all ranks of every host have a core each, by affinity and CPU quota.
 Waiting choose_waiting(const MpiComm& world);
 
-// Collective. After a CollectiveError the group is finished, and the job with it: end with
-// MpiSession::abort_job.
+// Collective. After a CollectiveError the group and the job are finished: end with MpiSession::abort_job.
 std::unique_ptr<Collectives> make_mpi_collectives(MpiComm comm, Waiting waiting,
                                                   const CollectiveOptions& options = {});
 

@@ -1,4 +1,4 @@
-// What only files that call MPI see.
+// MPI handles, for the files that call MPI only.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1  // the C interface is enough

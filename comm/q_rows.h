@@ -1,5 +1,5 @@
-// Whether the draft distributions of a Draft are what a verification rule may rely on. Pure; a draft that
-// fails is dropped and counted before it reaches a target rank.
+// Checks that a verification rule may rely on the draft distributions of a Draft. Pure; a draft that fails is
+// dropped and counted before it reaches a target rank.
 #pragma once
 
 #include <algorithm>

@@ -28,7 +28,7 @@ constexpr const char* kOperationNames[] = {"all_reduce_sum(float)",
                                            "meet",
                                            "broadcast_message"};
 
-// What one rank brought to the operation in progress. Its buffers belong to the group until the operation
+// One rank's arguments to the operation in progress. Its buffers belong to the group until the operation
 // ends.
 struct Call {
   Operation operation = Operation::kBarrier;

@@ -27,9 +27,9 @@ struct PeerId {
 };
 constexpr PeerId kCoordinatorPeer{0};
 
-// Where a peer came in. Inside are those that the job itself started, outside (--listen) is whoever knocks,
-// or has a listed key, and at the target groups' door (--listen-targets) whoever has a key listed there. What
-// a peer may be follows from its door, never from what it says.
+// The endpoint through which a peer connected. kInside: roles that the job started. kOutside (--listen): any
+// peer, or peers with a listed key. kTargets (--listen-targets): target groups with a key listed there. A
+// peer's permissions follow from its endpoint, never from its messages.
 enum class Door : uint8_t { kInside, kOutside, kTargets };
 
 struct Incoming {
@@ -60,17 +60,17 @@ class Transport {
   // dropped.
   virtual std::optional<Incoming> receive(Clock::time_point deadline) = 0;
   // A coordinator's end gives a function that makes the receive() that waits, or the next one that would,
-  // come back at once and empty; any thread may call it, also when this is gone. Empty: nobody need wake it.
+  // return at once and empty; any thread may call it, also after this is destroyed. Empty: no wake-up needed.
   virtual std::function<void()> waker() { return {}; }
-  // From now on receive() looks again and again for so long before it sleeps, for an owner whose core nobody
-  // else needs: to be woken takes tens of microseconds, and may move it to another core.
+  // From now on receive() polls for this long before it sleeps, for an owner with a core of its own: a
+  // wake-up takes tens of microseconds and may move the thread to another core.
   virtual void keep_looking(std::chrono::microseconds) {}
   virtual const TransportStats& stats() const = 0;
-  // Gives back a slice that was received: its storage may serve the next one.
+  // Gives back a received slice, whose storage may serve the next one.
   virtual void recycle(QSlice) {}
-  // Where workers connect to; empty in one process.
+  // The address for workers; empty in one process.
   virtual std::string endpoint() const { return {}; }
-  // Can be read when receive(), which found nothing a moment ago, may find something. -1: there is no such
+  // Becomes readable when receive(), which was empty a moment ago, may have a message. -1: there is no such
   // descriptor.
   virtual int ready_fd() const { return -1; }
 };
@@ -83,32 +83,32 @@ class InprocHub {
   virtual std::unique_ptr<Transport> coordinator_end() = 0;  // once
   virtual std::unique_ptr<Transport> connect() = 0;          // once per worker
 
-  // Calls `wake` too whenever something happened that a waiting coordinator must see; from any thread,
-  // briefly.
+  // Also calls `wake` at every event that a waiting coordinator must see; from any thread, briefly.
   virtual void wake_by(std::function<void()> wake) = 0;
 
-  // Lends a worker to the coordinator's thread: whenever the coordinator has read all its messages, and
-  // before it would sleep, its receive() calls `turn` there, so that no thread has to be woken for a message
-  // (50 microseconds and more where a core must leave its idle state). Blocks the caller, the worker's own
-  // thread, until `turn` is false, or throws, which is passed on here, or the coordinator is gone. For
-  // workers that would only wait for each other; `turn` takes what has arrived and must not wait.
+  // Runs a worker on the coordinator's thread: whenever the coordinator has read all its messages, and before
+  // it would sleep, its receive() calls `turn` there, so no thread has to be woken for a message (which takes
+  // 50 microseconds and more where a core must leave its idle state). Blocks the calling thread, the worker's
+  // own, until `turn` returns false or throws (the exception is passed on), or the coordinator is gone. For
+  // workers that would only wait for each other; `turn` handles arrived messages and must not wait.
   virtual void lend(Transport& worker, const std::function<bool()>& turn) = 0;
 };
 
 struct InprocOptions {
-  size_t high_water_mark = 64;  // frames on their way from one end to another, each direction
+  size_t high_water_mark = 64;  // frames under way in each direction
 };
 // A worker whose Transport is destroyed is gone: sends to it are kUnavailable, frames it sent still arrive.
-// So is a coordinator: a worker notices when it sends its next message, or reads the Shutdown it left behind.
+// The same holds for a coordinator: a worker notices at its next send, or reads the Shutdown that was left
+// for it.
 std::shared_ptr<InprocHub> make_inproc_hub(const InprocOptions& options = {});
 
-// A server whose door is outside. A peer is a stranger until it is sent a Welcome that accepts it, and a
-// member from then on. Beyond a number, strangers go that were silent longest; beyond bytes, the connection
-// that holds the most is closed. Bytes are those that came over TCP and were not read yet: ZeroMQ bounds
-// messages, but not the parts of one that is never complete.
+// Limits of a server for connections from outside the job. A peer is a stranger until it is sent a Welcome
+// that accepts it, then a member. Beyond the allowed number, the stranger that was silent longest is dropped.
+// Beyond the allowed bytes, the connection that holds the most is closed. Bytes are those that came over TCP
+// and are still unread: ZeroMQ bounds whole messages, but not the parts of an incomplete one.
 struct OutsideLimits {
   size_t strangers = 128, peers = 384;
-  int64_t stranger_bytes = int64_t{1} << 20;  // of all strangers, and as much as members' after one was lost
+  int64_t stranger_bytes = int64_t{1} << 20;  // of all strangers; the members' limit after a member was lost
   int64_t member_bytes = int64_t{64} << 20;   // of all members together
 };
 
@@ -116,34 +116,34 @@ struct ZmqOptions {
   int64_t max_message_bytes = int64_t{64} << 20;
   int high_water_mark = 64;
   uint64_t cluster = 0;  // frames of another cluster id are dropped
-  // Both ends: encrypts, and lets in only clients whose key the server knows. Without it a server binds
-  // loopback and Unix sockets only, unless allow_remote says that everybody on the network is trusted.
+  // Both ends: encrypts, and admits only clients whose key the server knows. Without keys a server binds
+  // loopback and Unix sockets only, unless allow_remote declares the network trusted.
   std::optional<CurveKeys> curve;
   bool allow_remote = false;
   std::optional<OutsideLimits> outside;
   std::chrono::milliseconds connect_timeout{5000};  // a client gives up if no server answers within this
-  std::chrono::milliseconds linger{1000};           // how long a closing end tries to deliver what it sent
+  std::chrono::milliseconds linger{1000};           // time for a closing end to deliver sent messages
 };
 // Binds, e.g. "tcp://127.0.0.1:*" or "ipc:///tmp/dir/control"; endpoint() tells the address that was bound.
 Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
                                                    const ZmqOptions& options = {});
-// Waits until the server answers. kDeadlineExceeded: nobody did; kInvalidArgument: it does not take our keys.
-// A connection that breaks is kUnavailable to send(), and is tried again for as long as the client exists;
-// the server knows a worker that comes back by the same PeerId.
+// Waits until the server answers. kDeadlineExceeded: no answer; kInvalidArgument: it rejects our keys. On a
+// broken connection send() is kUnavailable, and the client reconnects for as long as it exists; the server
+// knows a reconnected worker by the same PeerId.
 Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint,
                                                    const ZmqOptions& options = {});
 
-// The coordinator's end of the job's own roles, in this process or (`inside`, a ZeroMQ server) others, and of
-// those that come to a door outside, in one. endpoint() is that door's, and its keys, peers and limits are
-// its own.
+// The coordinator's single end for the job's own roles, in this process or (`inside`, a ZeroMQ server) in
+// others, and for peers that connect to an outside endpoint. endpoint() returns the outside address; keys,
+// peers and limits apply to it alone.
 Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, const std::string& bind_endpoint,
                                                    const ZmqOptions& options = {});
 Result<std::unique_ptr<Transport>> make_joined_end(std::unique_ptr<Transport> inside,
                                                    const std::string& bind_endpoint,
                                                    const ZmqOptions& options = {});
 
-// The same with one or two doors, each of its own kind. `endpoint` becomes the address that was bound;
-// endpoint() of the end is that of the last.
+// The same with one or two outside endpoints of different kinds. `endpoint` becomes the bound address;
+// endpoint() of the result is that of the last one.
 struct DoorAt {
   Door door = Door::kOutside;
   std::string endpoint;

@@ -1,7 +1,7 @@
-// Cereal archives for frames: a writer into a byte vector and a reader that trusts no count. Only codec.cpp
-// includes this, and tests that go through all fields. Cereal's own binary archives resize containers to
-// whatever count the bytes claim (12 bytes could ask for a gigabyte), and its pointer and polymorphic support
-// builds objects the sender chose; neither is reachable from here.
+// Cereal archives for frames: a writer into a byte vector, and a reader that trusts no count. Included only
+// by codec.cpp and by tests that visit all fields. Cereal's own binary archives resize containers to any
+// count in the bytes (12 bytes could ask for a gigabyte), and its pointer and polymorphic support builds
+// objects that the sender chooses; neither can be reached from here.
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ static_assert(std::endian::native == std::endian::little, "a big-endian port mus
 template <class T>
 concept WireNumber = std::integral<T> || std::same_as<T, float>;
 
-// The first thing that went wrong; everything after it is ignored.
+// The first error; later data is ignored.
 class WireError {
  public:
   void require(bool condition, const char* what) {
@@ -73,10 +73,10 @@ class WireReader : public cereal::InputArchive<WireReader>, public WireError {
     std::memcpy(data, in_.data(), bytes);
     in_ = in_.subspan(bytes);
   }
-  // What was not read yet, and bytes of it that were read there.
+  // The unread bytes.
   std::span<const std::byte> rest() const { return in_; }
   void skip(size_t bytes) { in_ = in_.subspan(bytes); }
-  // What follows is laid out in a way that is not known here.
+  // Skips bytes whose layout this version does not know.
   void skip_rest() { in_ = {}; }
 
  private:
@@ -125,7 +125,7 @@ void serialize(Archive& archive, EnumField<Enum>& field) {
   if (archive.ok()) field.value = static_cast<Enum>(raw);
 }
 
-// Neither infinite nor NaN.
+// A float that must be finite.
 struct FiniteField {
   float& value;
 };
@@ -176,8 +176,8 @@ constexpr bool kBulk<StrongInt<Tag, Rep>> = sizeof(StrongInt<Tag, Rep>) == sizeo
 template <>
 constexpr bool kBulk<char> = true;
 
-// Bytes of the smallest T on the wire: that of a default one, whose lists are all empty. A list of no states
-// is shorter than one of no rows of q.
+// The least number of bytes of a T on the wire: those of a default T, whose lists are all empty. An empty
+// list of hidden states is shorter than an empty list of q rows.
 template <class T>
 size_t min_wire_bytes() {
   if constexpr (kBulk<T>) {
@@ -228,7 +228,7 @@ void load(WireReader& reader, Capped<Container>& field) {
   }
 }
 
-// A string for people: printable from the moment it is read, whoever sent it.
+// A string for people: made printable when it is decoded.
 struct TextField {
   std::string& text;
 };

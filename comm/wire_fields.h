@@ -104,7 +104,7 @@ void serialize(Archive& archive, TreeShapeField& field) {
           FiniteField{m.pass_price});
 }
 
-// As many numbers as something else has tokens, or none, which is one flag.
+// A list as long as another field's tokens, or empty, which is one flag.
 template <class T>
 struct PerTokenField {
   std::vector<T>& values;
@@ -162,7 +162,7 @@ void serialize(Archive& archive, Propose& m) {
           TreeShapeField{m.tree}, m.successors, m.text_gamma, m.pass_ns, m.row_ns);
 }
 
-// The rows of a draft, in the one form that its kind has.
+// The rows of a draft, in the form of its kind.
 template <class Message>
 struct QRowsField {
   Message& m;

@@ -27,7 +27,7 @@ class ZmqClient final : public ZmqEnd {
     socket_.set(zmq::sockopt::curve_publickey, options.curve->own.public_key);
     socket_.set(zmq::sockopt::curve_secretkey, options.curve->own.secret_key);
   }
-  // An event that nobody takes any more would never be freed: libzmq keeps what it could not hand over.
+  // libzmq keeps events that it could not hand over: stops the monitor, or they would never be freed.
   ~ZmqClient() override { zmq_socket_monitor(socket_.handle(), nullptr, 0); }
 
   void connect(const std::string& endpoint, const std::string& address) {

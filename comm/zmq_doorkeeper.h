@@ -1,4 +1,4 @@
-// Who may enter an encrypted socket. Internal to comm.
+// Admission to an encrypted socket. Internal to comm.
 #pragma once
 
 #include <atomic>
@@ -13,14 +13,14 @@
 
 namespace outrider {
 
-// Answers libzmq's question whether a client's key may enter (RFC 27/ZAP). Without an answer everybody would
-// who knows the server's public key. A thread of its own, because a client must be able to connect while the
-// server's owner computes, or waits for that client.
+// Answers libzmq's requests to admit a client's key (RFC 27/ZAP). Without answers every client that knows the
+// server's public key would be admitted. Uses a thread of its own, because a client must be able to connect
+// while the server's owner computes, or waits for that client.
 class Doorkeeper {
  public:
-  // The context's sockets with a ZAP domain ask here. A file of keys is read for every client that asks,
-  // which costs less than its handshake: who was struck from it cannot connect any more, though a connection
-  // that is open stays. While it cannot be read, none of its keys may enter, which is logged.
+  // The context's sockets with a ZAP domain ask here. A file of keys is read for every connecting client,
+  // which costs less than its handshake. A key that was removed from the file cannot connect any more, but
+  // its open connections stay. While the file cannot be read, none of its keys is admitted, which is logged.
   Doorkeeper(zmq::context_t& context, const CurveKeys& keys);
 
   uint64_t refused() const { return refused_; }
@@ -33,7 +33,7 @@ class Doorkeeper {
   zmq::socket_t door_;
   std::set<std::string> allowed_;  // 32 bytes each
   const std::filesystem::path file_;
-  std::string told_;  // what was wrong with the file last time
+  std::string told_;  // the last logged error of the file
   std::atomic<uint64_t> refused_ = 0;
   std::jthread thread_;  // joins before the socket closes
 };

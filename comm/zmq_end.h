@@ -1,5 +1,4 @@
-// One end of ZeroMQ connections, whoever its peers are: comm/zmq_server.cpp, comm/zmq_client.cpp. Internal to
-// comm.
+// Common part of ZeroMQ connections: comm/zmq_server.cpp, comm/zmq_client.cpp. Internal to comm.
 #pragma once
 
 #include <optional>
@@ -12,7 +11,7 @@
 
 namespace outrider {
 
-// One end: a context with one I/O thread and one socket. Subclasses say who the peers are.
+// One end: a context with one I/O thread and one socket. Subclasses define the peers.
 class ZmqEnd : public Transport {
  public:
   ZmqEnd(zmq::socket_type type, const ZmqOptions& options)
@@ -24,8 +23,8 @@ class ZmqEnd : public Transport {
   }
 
   std::optional<Incoming> receive(Clock::time_point deadline) override {
-    constexpr int kMaxDropsPastDeadline = 64;  // a flood of garbage cannot hold up receive()
-    constexpr int kDropsPerLook = 16;          // nor what else wakes it
+    constexpr int kMaxDropsPastDeadline = 64;  // a flood of malformed frames must not hold up receive()
+    constexpr int kDropsPerLook = 16;          // ... or the other reasons to wake it
     const auto sleep_from = looking_.count() > 0 ? Clock::now() + looking_ : Clock::time_point();
     int since_look = 0;
     if (looking_.count() > 0) watch_.begin(Clock::now());
@@ -58,12 +57,12 @@ class ZmqEnd : public Transport {
   void recycle(QSlice slice) override { frames_.recycle(std::move(slice)); }
   std::string endpoint() const override { return endpoint_; }
   int ready_fd() const override { return socket_.get(zmq::sockopt::fd); }
-  // receive() comes back empty, too, when `fd` can be read. -1: nothing to look at.
+  // receive() also returns empty when `fd` becomes readable. -1: none.
   void wake_by(int fd) { other_fd_ = fd; }
 
  protected:
   virtual void update_stats() {}
-  // Empty: not for the role (malformed, repeated).
+  // Empty: dropped (malformed, repeated).
   virtual std::optional<Incoming> accept(zmq::message_t first) = 0;
 
   // Reads and drops the remaining parts of a message that has too many.
@@ -84,7 +83,7 @@ class ZmqEnd : public Transport {
   int other_fd_ = -1;
 };
 
-// make_zmq_server for those who wait for something else, too.
+// make_zmq_server for callers that also wait for other descriptors.
 Result<std::unique_ptr<ZmqEnd>> open_zmq_server(const std::string& bind_endpoint, const ZmqOptions& options);
 
 }  // namespace outrider

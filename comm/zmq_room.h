@@ -1,12 +1,12 @@
-// What libzmq needs of the system before it is asked for a socket. Internal to comm.
+// Checks that the system has the resources for a socket before libzmq opens one. Internal to comm.
 #pragma once
 
 #include "base/status.h"
 
 namespace outrider {
 
-// libzmq aborts the program where it gets no thread or file descriptor. kUnavailable: one end of a connection
-// would; names the limit.
+// kUnavailable: a thread or file descriptor for one end of a connection is missing, and libzmq would abort
+// the program; names the limit.
 Status check_room_for_zmq();
 
 }  // namespace outrider

@@ -14,7 +14,7 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kMaxPeers = 1024;  // of a door inside
+constexpr size_t kMaxPeers = 1024;  // on an inside endpoint
 
 // A worker that was heard of. It is its generation that identifies it: a connection that broke and came back
 // has a new routing id, but is the same peer. A connection has one peer.

@@ -122,11 +122,11 @@ void set_socket_options(zmq::socket_t& socket, const ZmqOptions& options) {
   socket.set(opt::backlog, 128);
   socket.set(opt::ipv6, false);
   // Not 1: a client would throw away what it received but did not yet read when its server closes, for
-  // instance the Shutdown. ZmqClient itself refuses to send while nobody is connected.
+  // instance the Shutdown. ZmqClient itself refuses to send without a connection.
   socket.set(opt::immediate, false);
   if (socket.get(opt::type) == ZMQ_ROUTER) {
     socket.set(opt::router_mandatory, true);  // a dead peer is an error, not silence
-    socket.set(opt::router_handover, false);  // nobody takes over another's routing id
+    socket.set(opt::router_handover, false);  // a peer cannot take over another's routing id
   }
 }
 

@@ -19,7 +19,7 @@
 namespace outrider {
 namespace {
 
-// What a sender on this machine can send meanwhile is what limits may be exceeded by: tens of megabytes.
+// A local sender can exceed the limits by what it sends between two looks: tens of megabytes.
 constexpr std::chrono::milliseconds kLook{10};
 // A client that lost its connection tries again at least every five seconds.
 constexpr std::chrono::seconds kReturn{30};
@@ -115,7 +115,7 @@ void ConnectionWatch::admit(int fd) {
   while ((copy = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0 && (errno == EMFILE || errno == ENFILE)) {
     const auto oldest = least();
     if (oldest == connections_.end() || oldest->second.is_member) {
-      shutdown(fd, SHUT_RDWR);  // nobody is let in unwatched
+      shutdown(fd, SHUT_RDWR);  // an unwatched connection is refused
       ++closed_;
       return;
     }

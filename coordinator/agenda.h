@@ -1,5 +1,5 @@
-// Which target groups have something to do: those to which something happened, and those whose time has come.
-// So an event costs what it concerns, however many groups there are. Knows groups by their number only.
+// The dirty set of target groups: those affected by an event, and those whose deadline has passed. An event
+// costs only as much as the groups it affects. Groups are known by number.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class Agenda {
  public:
   explicit Agenda(int32_t groups) : due_(static_cast<size_t>(groups)), stirred_(due_.size()) { stir_all(); }
 
-  // Something happened to it that it may have to act on.
+  // Marks the group dirty.
   void stir(int32_t group) {
     if (stirred_[static_cast<size_t>(group)]) return;
     stirred_[static_cast<size_t>(group)] = true;
@@ -27,13 +27,13 @@ class Agenda {
   void stir_all() {
     for (size_t i = 0; i < stirred_.size(); ++i) stir(static_cast<int32_t>(i));
   }
-  // Those whose time has come are stirred.
+  // Marks groups dirty whose deadline has passed.
   void wake(Clock::time_point now) {
     for (auto at = by_time_.begin(); at != by_time_.end() && at->first <= now; ++at) stir(at->second);
   }
-  // Who is to be looked at, in order; grows by stir().
+  // The dirty groups, in ascending order; stir() may add to them during a visit.
   const std::vector<int32_t>& stirred() const { return now_; }
-  // It was looked at. `due`: when it has something to do if nothing happens before.
+  // A dirty group was visited. `due`: its next deadline if no event comes before.
   void settle(int32_t group, std::optional<Clock::time_point> due) {
     auto& known = due_[static_cast<size_t>(group)];
     if (known == due) return;
@@ -46,7 +46,7 @@ class Agenda {
     before_.swap(now_);
     now_.clear();
   }
-  // Who is to be looked at, or was at the last event, in order.
+  // The groups that are dirty now or were at the last event, in ascending order.
   std::vector<int32_t> stirred_lately() const {
     std::vector<int32_t> both;
     std::set_union(now_.begin(), now_.end(), before_.begin(), before_.end(), std::back_inserter(both));
@@ -58,8 +58,8 @@ class Agenda {
 
  private:
   std::vector<std::optional<Clock::time_point>> due_;  // by group
-  std::vector<bool> stirred_;                          // the same
-  std::vector<int32_t> now_, before_;                  // stirred, in order
+  std::vector<bool> stirred_;                          // dirty groups, by group
+  std::vector<int32_t> now_, before_;                  // dirty groups, ascending
   std::set<std::pair<Clock::time_point, int32_t>> by_time_;
 };
 

@@ -20,7 +20,7 @@ void shorten(Draft& draft, size_t length, RoundMasks& out) {
 
 }  // namespace
 
-// A tree whose nodes are looked at one behind the other.
+// State of the walk over a tree's nodes.
 struct Constraint::Tree {
   DraftTreeView view;
   bool matches = false;
@@ -52,7 +52,7 @@ TokenMatcher& Constraint::ahead() {
   return *ahead_;
 }
 
-// False: nothing may follow there, so nothing behind it is looked at.
+// Adds the mask of a row. False: no token may follow, so later rows need no mask.
 bool Constraint::add_mask(TokenMatcher& matcher, int32_t row, RoundMasks& out) {
   ++out.computed;
   only_.reset();
@@ -84,7 +84,7 @@ void Constraint::settle(Draft& draft, Rule rule, const ConstraintRoom& room, Rou
   out.ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
 }
 
-// Where masks have no room the draft ends at a place that its tokens have no part in.
+// If the masks have no room, the draft is cut at a position that does not depend on its tokens.
 void Constraint::settle_chain(Draft& draft, bool matches, const ConstraintRoom& room, RoundMasks& out) {
   shorten(draft, static_cast<size_t>(std::max(room.rows - 1, 0)), out);
   const size_t margins = draft.margins.size();
@@ -95,13 +95,13 @@ void Constraint::settle_chain(Draft& draft, bool matches, const ConstraintRoom& 
   while (goes_on && drafted < draft.ids.size()) {
     const bool fits = allowed(draft.ids[drafted]);
     if (!fits || !ahead().accept(draft.ids[drafted])) {
-      // One that fits and is not accepted met a limit, as it would where it is committed.
+      // A token that fits and is not accepted reached a limit of the library, as it would at its commit.
       out.refused = goes_on = matches && !fits;
       if (may_cut) shorten(draft, drafted + (matches ? 0 : 1), out);
       break;
     }
     ++drafted;
-    if (ahead().is_over()) {  // what lies beyond would never be emitted
+    if (ahead().is_over()) {  // tokens after the end would never be emitted
       if (may_cut) shorten(draft, drafted, out);
       goes_on = false;
       break;
@@ -113,8 +113,8 @@ void Constraint::settle_chain(Draft& draft, bool matches, const ConstraintRoom& 
   if (goes_on && matches) foresee(draft, room, out);
 }
 
-// The last mask is that of the row behind the draft. Only a token that is alone is certain; others the target
-// may spell in another way, so that what follows them is worth less and less.
+// The last mask belongs to the row after the draft. Only a single allowed token is certain. With several, the
+// target may choose another spelling, so later tokens are worth less and less.
 void Constraint::foresee(Draft& draft, const ConstraintRoom& room, RoundMasks& out) {
   constexpr int kMostGuesses = 4;
   int guesses = 0;
@@ -175,7 +175,7 @@ void Constraint::settle_tree(Draft& draft, bool matches, const ConstraintRoom& r
   draft.eos = false;
 }
 
-// `matcher` has read the text behind `node`.
+// `matcher` has read the text up to `node`, included.
 void Constraint::walk(Tree& tree, int32_t node, TokenMatcher& matcher, RoundMasks& out) {
   if (!add_mask(matcher, node + 1, out)) return;
   const size_t mask =

@@ -1,7 +1,7 @@
-// One request's grammar at work: what may be drawn at each row of its round, and what that makes of its
-// draft. Masks depend on the text up to their row alone, so under match rules the text is that of plain
-// decoding with the same grammar; under p/q rules a draft is only cut behind tokens that have been looked at,
-// which keeps their law.
+// One request's grammar at work: the masks for the rows of its round, and the changes to its draft. Masks
+// depend only on the text up to their row, so under match rules the text is that of plain decoding with the
+// same grammar. Under p/q rules a draft is cut only after tokens that the target tests, which keeps the
+// output distribution.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +18,38 @@ namespace outrider {
 
 constexpr size_t kMaskBytes = 16;  // of a TokenMask in a frame, beside TokenSet::bytes()
 
-// How much a round may take.
+// The limits of a round.
 struct ConstraintRoom {
-  int32_t tokens = 0;  // drafted ones, where the grammar adds some
-  int32_t rows = 1;    // with a mask
+  int32_t tokens = 0;  // drafted tokens, where the grammar adds some
+  int32_t rows = 1;    // rows that may have a mask
 };
 
-// What a grammar did to a round.
+// The effect of a grammar on a round.
 struct RoundMasks {
   std::vector<TokenMask> masks;  // as in PlanEntry
-  size_t bytes = 0;              // of them in a frame, at most
-  int32_t forced = 0;            // tokens that the grammar put behind the draft
+  size_t bytes = 0;              // of the masks in a frame, upper bound
+  int32_t forced = 0;            // tokens that the grammar appended to the draft
   int32_t cut = 0;               // drafted tokens that were dropped
-  // The draft was cut before a token that the grammar refused, whose test is known to fail.
+  // True if the draft was cut before a token that the grammar refused; the test of that token is known to
+  // fail.
   bool refused = false;
   int64_t computed = 0;  // masks
-  int64_t ns = 0;        // that all of it took
+  int64_t ns = 0;        // time of all steps
 };
 
 class Constraint {
  public:
   explicit Constraint(std::shared_ptr<const Grammar> grammar);
 
-  // Masks for the rows of a draft behind the text committed so far. Under a match rule the draft ends before
-  // the first token that may not stand there (a tree loses the nodes behind it, too), and tokens that the
-  // grammar foresees are put behind a chain. Under a p/q rule such a token stays, to be rejected, and ends
-  // the chain; of a tree nothing changes. The same again for the same text and draft.
+  // Computes masks for the rows of a draft after the committed text. Under a match rule the draft ends before
+  // the first forbidden token (a tree also loses the nodes after it), and tokens that the grammar forces are
+  // appended to a chain. Under a p/q rule a forbidden token stays, to be rejected, and ends the chain; a tree
+  // does not change. Calling it again for the same text and draft gives the same result.
   void settle(Draft& draft, Rule rule, const ConstraintRoom& room, RoundMasks& out);
-  // The text goes on with a token. False: it may not, and the request ends with status().
+  // Appends a token to the text. False: it is forbidden, and the request ends with status().
   bool commit(TokenId id);
   bool is_over() const { return matcher_->is_over(); }
-  // Why the text cannot go on, once that was found out.
+  // The reason why the text cannot go on, once found.
   const Status& status() const { return status_; }
   int32_t vocab_size() const { return grammar_->vocab_size(); }
 
@@ -64,12 +65,12 @@ class Constraint {
   TokenMatcher& ahead();
 
   const std::shared_ptr<const Grammar> grammar_;
-  // Reads committed tokens alone, as in plain decoding: what looks ahead may meet a limit of the library, and
-  // then goes no further.
+  // Reads committed tokens only, as in plain decoding. `ahead_` may meet a limit of the library, and then
+  // stops there.
   const std::unique_ptr<TokenMatcher> matcher_;
-  std::unique_ptr<TokenMatcher> ahead_;  // a copy that reads a chain while it is settled
+  std::unique_ptr<TokenMatcher> ahead_;  // a copy that reads the draft
   std::vector<uint32_t> bits_;           // of the last row
-  std::optional<TokenId> only_;          // the token of the last row, if there is but one
+  std::optional<TokenId> only_;          // the only allowed token of the last row, if there is only one
   std::vector<TokenId> foreseen_;
   Status status_;
 };

@@ -36,7 +36,7 @@ SequenceId Coordinator::submit(Request request) {
 
 void Coordinator::cancel(SequenceId id) { handle(Cancel{id}); }
 
-// Before anything is judged by the time.
+// Must run before any deadline is checked.
 void Coordinator::note_absence() {
   const auto missed = absence_.look(now());
   if (missed == Clock::duration(0)) return;
@@ -96,7 +96,7 @@ void Coordinator::lose(PeerId peer, std::string why) {
   inbox_.push_back(PeerLost{peer, std::move(why)});
 }
 
-// Whoever is refused is told; so are we, as often as a log should hold it.
+// The refused worker gets the Welcome; the log gets the first kToldRefusals refusals.
 void Coordinator::note_refusal(const Send& send) {
   const auto* welcome = std::get_if<Welcome>(&send.message);
   if (!welcome || welcome->accepted || ++refusals_ > kToldRefusals) return;
@@ -104,7 +104,7 @@ void Coordinator::note_refusal(const Send& send) {
                refusals_ == kToldRefusals ? "; further ones are only counted" : "");
 }
 
-// It is nobody we know until it says hello again.
+// The worker is unknown until its next Hello.
 void Coordinator::note_rest(const Send& send) {
   const auto* rest = std::get_if<Rest>(&send.message);
   if (!rest) return;
@@ -114,8 +114,8 @@ void Coordinator::note_rest(const Send& send) {
   hellos_.erase(send.to);
 }
 
-// A process that died has closed its connection, and the next message to it says so: rounds need not wait for
-// their deadlines.
+// A process that died has closed its connection, which the next send to it reports. So rounds need not wait
+// for their deadlines.
 void Coordinator::probe_workers() {
   if (now() < next_probe_) return;
   next_probe_ = now() + kProbeInterval;
@@ -131,7 +131,7 @@ void Coordinator::probe_workers() {
   }
 }
 
-// A group whose process has died answers nothing, and another one can go on with its requests.
+// Finds a dead group, which cannot answer, so that another group can continue its requests.
 void Coordinator::probe_busy_targets() {
   if (!protocol_.probes_targets()) return;
   const auto time = now();
@@ -152,7 +152,7 @@ void Coordinator::probe_target() {
   }
 }
 
-// Forgets peers that are gone: they need no telling, and over months they may be many.
+// Forgets peers that are gone: they need no Shutdown, and over months there may be many.
 void Coordinator::note_peer(PeerId peer) {
   if (peers_.size() >= kMaxKnownPeers)
     std::erase_if(
@@ -160,8 +160,7 @@ void Coordinator::note_peer(PeerId peer) {
   if (peers_.size() < kMaxKnownPeers) peers_.insert(peer);
 }
 
-// Keeps a draft worker's Hello once the protocol has answered it. A worker that was refused leaves nothing
-// here.
+// Keeps a draft worker's Hello once the protocol has answered it. A refused worker leaves no entry.
 void Coordinator::note_hello(PeerId peer, Hello hello) {
   if (!protocol_.has_worker(peer)) {
     membership_.forget(peer);
@@ -175,8 +174,8 @@ void Coordinator::note_hello(PeerId peer, Hello hello) {
   hellos_.insert_or_assign(peer, std::move(hello));
 }
 
-// Any message but Hello shows that its sender lives. A worker that was lost and speaks again is let in with
-// the Hello it gave.
+// Any message but Hello shows that its sender is alive. A lost worker that sends again is readmitted with its
+// earlier Hello.
 void Coordinator::note_sign_of_life(const Incoming& incoming) {
   if (std::holds_alternative<Shutdown>(incoming.message)) {  // it leaves
     membership_.forget(incoming.peer);
@@ -243,7 +242,7 @@ std::string Coordinator::awaited(size_t workers) const {
   };
   const std::string targets = missing(protocol_.targets_here(), protocol_.groups_to_begin(), "target group"),
                     drafters = missing(protocol_.worker_count(), workers, "draft worker");
-  // Those that said hello before there was a target to draft for.
+  // Workers that said Hello before there was a target to draft for.
   const size_t early = protocol_.early_workers();
   const std::string ready =
       early > 0 ? fmt::format(" ({} {} ready and wait{} for it)", early,
@@ -255,17 +254,17 @@ std::string Coordinator::awaited(size_t workers) const {
 }
 
 void Coordinator::shutdown() {
-  // Also who has just said hello and was not heard yet.
+  // Includes peers whose Hello is still unread.
   for (int n = 0; n < kMaxUnread; ++n) {
     const auto incoming = transport_->receive(now());
     if (!incoming) break;
     peers_.insert(incoming->peer);
   }
   for (const auto& [peer, hello] : hellos_) peers_.insert(peer);
-  // A peer that is already gone needs no telling.
+  // Peers that are gone need no Shutdown.
   for (const PeerId peer : peers_) (void)transport_->send(peer, Shutdown{});
-  // Workers that are lent to this thread read it now. Who says hello meanwhile would look for another job
-  // like this one if nobody answered.
+  // Workers lent to this thread read it now. A worker that says Hello meanwhile also gets a Shutdown; without
+  // an answer it would keep looking for a coordinator like this one.
   for (int n = 0; n < kMaxUnread; ++n) {
     const auto incoming = transport_->receive(now());
     if (!incoming) break;

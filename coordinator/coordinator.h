@@ -22,11 +22,12 @@ struct CoordinatorCallbacks {
   std::function<void(const Finish&)> on_finish;
   std::function<void(const RoundDone&)> on_round;
   std::function<bool()> asked_to_stop;       // looked at by run() several times a second
-  std::function<Clock::time_point()> clock;  // empty: Clock::now, of which deadlines are told
+  std::function<Clock::time_point()> clock;  // empty: Clock::now; the time base of all deadlines
 };
 
-// A draft worker reads a long prompt in silence, so its silence is judged more patiently than its heartbeat
-// alone would allow; rounds do not wait for it that long. The target is judged by its step deadline.
+// A draft worker sends nothing while it prefills a long prompt, so its silence is tolerated longer than its
+// heartbeat interval alone would allow; rounds do not wait that long for it. A target is judged by its step
+// deadline.
 constexpr MembershipOptions kWorkerMembership{.heartbeat_interval = std::chrono::milliseconds(5'000),
                                               .missed_heartbeats = 6};
 
@@ -37,23 +38,23 @@ class Coordinator {
               const Tokenizer* tokenizer, CoordinatorCallbacks callbacks, Trace* trace = nullptr,
               const MembershipOptions& membership = kWorkerMembership);
 
-  // How it ends is told by on_finish, also when it is refused.
+  // on_finish reports the end of the request, also if it is refused.
   SequenceId submit(Request request);
   void cancel(SequenceId id);
 
-  // Serves until every submitted request has finished, or it is asked to stop. An error is the target's end;
-  // each request also learned it.
+  // Serves until every submitted request has finished, or it is asked to stop. An error means that the target
+  // failed; each request was also finished with that error.
   Status run();
-  // Handles what arrives until `deadline`, at most one message. For servers that have more to do.
+  // Handles messages until `deadline`, at most one. For servers that have other work, too.
   void poll(Clock::time_point deadline);
   // Waits for all target groups and `workers` draft workers.
   Status wait_for_peers(size_t workers, Clock::time_point deadline);
-  // Who is missing for that, as "the target group"; empty: nobody.
+  // The missing peers, for messages, such as "the target group"; empty if none is missing.
   std::string awaited(size_t workers) const;
-  // Finds out whether the target groups are still connected, where nothing was sent to it for a while; if
-  // not, requests end. Not for every poll: it answers nothing, and its queue is short.
+  // Checks the connection to target groups that were sent nothing for a while; requests of a lost group end.
+  // Not for every poll: a probe gets no answer, and its queue is short.
   void probe_target();
-  // Tells all that take part to leave, and those inside that ever spoke.
+  // Tells all workers, and inside peers that ever sent a message, to leave.
   void shutdown();
 
   // Ends a poll() early, from any thread.
@@ -85,16 +86,15 @@ class Coordinator {
   Trace* trace_;
   Membership membership_;  // of the draft workers
   Absence absence_;
-  std::map<PeerId, Hello>
-      hellos_;               // of members, to let one that was lost in again; bounded as the membership is
-  std::deque<Event> inbox_;  // from callbacks and failed sends; empty between polls
+  std::map<PeerId, Hello> hellos_;  // of members, to readmit a lost one; bounded as the membership is
+  std::deque<Event> inbox_;         // from callbacks and failed sends; empty between polls
   bool handling_ = false;
   std::set<PeerId> peers_;  // inside
   uint64_t next_id_ = 1;
   size_t submitted_ = 0, finished_ = 0;
   int refusals_ = 0;
   Clock::time_point next_probe_{};
-  // Of several target groups: each is asked again after ever longer pauses.
+  // With several target groups: probes each at growing intervals.
   struct Probe {
     Clock::time_point at{};
     Clock::duration pause{};

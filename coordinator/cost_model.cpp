@@ -8,21 +8,21 @@
 namespace outrider {
 namespace {
 
-constexpr double kForget = 0.98;          // of what was measured, at the next measurement
+constexpr double kForget = 0.98;          // weight of old measurements at each new one
 constexpr double kPseudoRows[] = {1, 9};  // plain decoding and a usual draft
-constexpr double kMeasuredWeight = 4;     // passes that a target's own measurement is worth
-constexpr double kMostRowPrice = 0.95;    // passes that cost the same for every row have some base
+constexpr double kMeasuredWeight = 4;     // weight of the target's own measurement, in passes
+constexpr double kMostRowPrice = 0.95;    // a larger price would leave no base cost
 constexpr double kContextRidge = 1e-3;    // of the context term, relative to its own spread
 constexpr double kMissedPrior = 4;        // passes that found the line right, if passes of as many
                                           // rows differ by so much (a share):
 constexpr double kUsualSpread = 0.08;
-constexpr double kHiccup = 1.2;                    // times the prediction; a slower pass counts as so much
-constexpr int32_t kSpell = 32;                     // as many in a row are no hiccups
-constexpr double kFirstHiccup = 2;                 // times what passes of as many rows took, at first
-constexpr double kReadingWeight = 0.25;            // of a prompt's reading, against all before
-constexpr double kLongReading = 2;                 // times what is usual; a longer one counts as so much
-constexpr int32_t kReadingSpell = 3;               // as many in a row are usual
-constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2 below which context tells nothing
+constexpr double kHiccup = 1.2;                    // times the prediction; slower passes are cut to it
+constexpr int32_t kSpell = 32;                     // this many slow passes in a row are taken for a change
+constexpr double kFirstHiccup = 2;                 // limit of first passes, times the usual for as many rows
+constexpr double kReadingWeight = 0.25;            // of a new prefill time, against all before
+constexpr double kLongReading = 2;                 // times the usual; longer times are cut to it
+constexpr int32_t kReadingSpell = 3;               // this many long times in a row are taken for a change
+constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2; below: too similar to fit
 
 }  // namespace
 
@@ -55,7 +55,7 @@ void CostModel::expect_rows(double price) {
   believe_prior();
 }
 
-// Few rows say nothing of a large batch, whose passes may be bound by something else.
+// A measurement of few rows does not apply to a large batch, whose passes may have another bottleneck.
 void CostModel::forget_expected() {
   prior_ = given_;
   rows_expected_ = false;
@@ -116,8 +116,8 @@ void CostModel::learn(const Pass& pass) {
   refit();
 }
 
-// Anew with each of the first passes, the scale included: there is no usual time yet, and the first may be
-// the one that was held up. Passes of far fewer rows are no measure.
+// Fits all first passes again with each new one, the scale included. There is no usual time yet, and the
+// first pass may be the outlier. Passes of far fewer rows are not used as a reference.
 void CostModel::learn_first(std::span<const Pass> first) {
   sums_ = prior_sums_;
   missed_ = {};
@@ -132,7 +132,8 @@ void CostModel::learn_first(std::span<const Pass> first) {
       if (2 * other.rows >= pass.rows) times[count++] = other.seconds / shape(other.rows);
     pass.seconds =
         std::min(pass.seconds, kFirstHiccup * lower_median(std::span(times).first(count)) * shape(pass.rows));
-    // Where the shape was measured any of them tells the scale, else one that is like plain decoding.
+    // If the target measured the price of a row, any pass sets the scale; else only a pass like plain
+    // decoding.
     if (i == 0 && prior_.relative)
       sums_.scale(rows_expected_ ? lower_median(std::span(all).first(first.size()))
                                  : pass.seconds / shape(pass.rows));
@@ -145,7 +146,7 @@ void CostModel::learn_first(std::span<const Pass> first) {
   }
 }
 
-// The first pass: all that is known so far becomes seconds.
+// After the first pass: converts all ratios to seconds.
 void CostModel::set_scale(double scale) {
   drafts_.scale(scale);
   refit();
@@ -165,8 +166,8 @@ void CostModel::learn_missed(const Pass& pass) {
   missed.squares += share * share;
 }
 
-// How many passes say that the line is right, whatever was measured. The less passes of as many rows differ,
-// the fewer: a mixture of experts reads more experts with every row, and no line comes near its few rows.
+// The weight of the prior that the line is right, in passes. It is smaller the less passes of equal rows
+// differ: a mixture of experts reads more experts with every row, and no line fits its few rows.
 double CostModel::missed_prior() const {
   double weight = 0, spread = 0;
   for (const Missed& missed : missed_) {
@@ -178,7 +179,7 @@ double CostModel::missed_prior() const {
   return kMissedPrior * std::min(1.0, spread / weight / (kUsualSpread * kUsualSpread));
 }
 
-// Rows that were not tried lie between their neighbours, or are like the last.
+// Untried numbers of rows are interpolated, or take the last known correction.
 void CostModel::refit() {
   fit_ = sums_.fit();
   size_t last = 0;
@@ -196,8 +197,8 @@ void CostModel::refit() {
             last == 0 ? 0.0 : correction_[last]);
 }
 
-// Weighted least squares with base > 0, slopes >= 0. The context term joins only when contexts differed
-// enough to tell it from the base.
+// Weighted least squares with base > 0, slopes >= 0. The context term is fitted only when contexts differed
+// enough to separate it from the base.
 VerifyCost CostModel::Sums::fit() const {
   const double det = w * nn - n * n;
   const double row_slope = det > 1e-9 * w * nn ? (w * nt - n * t) / det : 0;
@@ -221,7 +222,7 @@ double CostModel::verify_seconds(int32_t rows, int64_t context) const {
   return rows <= kFewRows ? line * (1 + correction_[static_cast<size_t>(rows)]) : line;
 }
 
-// The pass that reads drafts the first token, too.
+// The pass that prefills also drafts the first token.
 void CostModel::observe_reading(int32_t tokens, double seconds) {
   if (tokens <= 0 || seconds <= 0) return;
   constexpr double kLeast = 1e-12;

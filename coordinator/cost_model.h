@@ -1,5 +1,5 @@
-// What a round costs, fitted online from the coordinator's own clock: shared by the draft length policies,
-// the simulator and the reports. Seconds throughout. One owner thread; plain values, no clock.
+// The cost of a round, fitted online from the coordinator's clock: shared by the draft length policies, the
+// simulator and the reports. Seconds throughout. One owner thread; plain values, no clock.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 
 namespace outrider {
 
-// Believed until measurements outweigh it. `relative`: only the ratios are meant, and the first measured pass
-// sets the scale. Light: a pass of one row that nobody measured is a long lever, and where plain decoding is
-// then thought too slow, it is never tried.
+// The cost assumed until measurements outweigh it. `relative`: only the ratios count, and the first measured
+// pass sets the scale. The weight is small on purpose: an over-estimated cost of one row would make plain
+// decoding look bad, so it would never be tried and corrected.
 struct CostPrior {
   double base = 1, per_row = 0.01, draft_token = 0.1;
   double weight = 0.1;  // of the two pseudo-observations together, in passes
   bool relative = true;
 };
 
-// t_verify = base + per_row * rows + per_context * (context tokens of all sequences in the pass), and for few
-// rows what that missed: kernels have steps.
+// t_verify = base + per_row * rows + per_context * (context tokens of all sequences in the pass). For few
+// rows a correction is added, because kernel times grow in steps.
 struct VerifyCost {
   double base = 0, per_row = 0, per_context = 0;
 };
@@ -32,10 +32,10 @@ class CostModel {
  public:
   explicit CostModel(const CostPrior& prior = {});
 
-  // Before the first pass: the target measured what each further row adds to a pass of one row, as a share of
-  // it. Not a number, or negative: it did not.
+  // Before the first pass: the target's own measurement of what each further row adds to a pass of one row,
+  // as a share of it. NaN or negative: not measured.
   void expect_rows(double price);
-  // What a plain pass of so many sequences takes was measured, if only of few rows: kernels have steps.
+  // Whether the target measured plain passes of this many sequences; only few rows are measured.
   bool rows_expected(int32_t sequences) const { return rows_expected_ && sequences <= kExpectedRows; }
 
   // One target pass without prefill rows, from plan to result. `context`: summed over its sequences.
@@ -44,14 +44,14 @@ class CostModel {
   void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait) {
     observe_draft_phase({.longest = longest, .total = total, .busy = busy, .wait = wait});
   }
-  // One draft that nobody waited for. The target was busy meanwhile, and perhaps the reader of messages, too:
-  // this stands in for a measurement until there is one, then it tells whether things have changed.
-  // `longest_pass`: of those meanwhile.
+  // Takes the cost of one probe draft, which no round waited for. The target was busy meanwhile, and perhaps
+  // the thread that reads messages, too. It stands in for a measurement until there is one; later it shows
+  // whether the cost has changed. `longest_pass`: the longest target pass meanwhile.
   void observe_shadow(const ShadowDrafting& shadow, double longest_pass = 0) {
     drafts_.observe_shadow(shadow, std::max(longest_pass, verify_seconds(1, 0)));
   }
 
-  // So many tokens of prompts were read by a worker before it drafted.
+  // A worker prefilled this many prompt tokens before it drafted.
   void observe_reading(int32_t tokens, double seconds);
 
   const VerifyCost& verify() const { return fit_; }
@@ -59,7 +59,7 @@ class CostModel {
   double verify_seconds(int32_t rows, int64_t context) const;
   double draft_token_seconds() const { return draft().per_step; }
   double shadow_reading_seconds() const { return drafts_.shadow_reading(); }
-  // What a worker reads a token of a prompt in; 0: not known.
+  // Seconds for a worker to prefill one prompt token; 0: unknown.
   double read_token_seconds() const { return read_token_; }
   double exchange_seconds() const { return drafts_.exchange(); }  // links and queues, there and back
 
@@ -67,15 +67,15 @@ class CostModel {
   bool draft_known() const {
     return scaled_ && ((drafts_.is_known() && !draft_doubted()) || !prior_.relative);
   }
-  // One draft that took long is not believed alone: it may have waited for threads and memory that were used
-  // for the first time, or for a core.
+  // True after a single slow draft: it may have waited for a core, or for threads and memory in their first
+  // use.
   bool draft_doubted() const {
     return drafts_.is_single() && std::max(drafts_.exchange(), draft().per_step) > 0.5 * fit_.base;
   }
 
   double draft_phase_seconds(int32_t longest, int32_t total) const;
-  // A round in which each of `batch` sequences of `context` tokens drafts gamma; 0 does not wait for
-  // drafters.
+  // Seconds of a round in which each of `batch` sequences of `context` tokens drafts gamma tokens. With gamma
+  // 0 it does not wait for drafters.
   double round_seconds(int32_t gamma, int32_t batch, int32_t context) const;
 
   // Fit and its error, for reports: each pass was predicted before it was learnt from.
@@ -83,10 +83,10 @@ class CostModel {
 
  private:
   static constexpr int32_t kFewRows = 32;
-  // The target measured passes of five rows: for as many sequences a plain pass is known, and for a few more
-  // rows the line goes on.
+  // The target measured passes of one and of five rows. So the time of a plain pass counts as known up to
+  // kExpectedRows sequences, and is extrapolated linearly up to kFewExpected rows.
   static constexpr int32_t kExpectedRows = 4, kFewExpected = 9;
-  static constexpr size_t kFirst = 16;  // passes that are judged together
+  static constexpr size_t kFirst = 16;  // passes that are fitted together
   struct Pass {
     int32_t rows = 0;
     int64_t context = 0;
@@ -100,7 +100,8 @@ class CostModel {
     void add(double rows, double context, double seconds, double weight);
     VerifyCost fit() const;
   };
-  // Decayed passes of so many rows, and the sums of measured / fit - 1 over them and of its square.
+  // Decayed number of passes with this many rows, the sum of measured / fit - 1 over them, and the sum of
+  // squares.
   struct Missed {
     double weight = 0, sum = 0, squares = 0;
   };
@@ -120,7 +121,7 @@ class CostModel {
   double missed_prior() const;
   double shape(int32_t rows) const { return prior_.base + prior_.per_row * rows; }
 
-  CostPrior given_, prior_;  // the latter as the target measured it, if it did
+  CostPrior given_, prior_;  // prior_: given_ with the target's own measurement, if any
   bool scaled_;              // absolute seconds are known
   bool rows_expected_ = false;
   Sums prior_sums_, sums_;
@@ -129,7 +130,7 @@ class CostModel {
   std::array<Missed, kFewRows + 1> missed_{};
   std::array<double, kFewRows + 1> correction_{};  // by rows; factors less 1
   HeldUp pass_watch_;
-  CutOff cut_off_;  // of a pass, as a share of what is believed
+  CutOff cut_off_;  // of a pass, as a share of the believed time
   int64_t passes_ = 0;
   Seen seen_;
   DraftPhases drafts_;

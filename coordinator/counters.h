@@ -1,6 +1,6 @@
-// Every counter of metrics.h and of a transport, declared once. What several coordinators add up to, the JSON
-// report and /metrics follow from the tables here: a new counter is a field and its line, and a field without
-// a line does not compile.
+// Every counter of metrics.h and of a transport, declared once. Sums over coordinators, the JSON report and
+// /metrics follow from the tables here: a new counter is a field and its line, and a field without a line
+// does not compile.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 
 namespace outrider {
 
-// Nanoseconds are told as milliseconds in JSON and as seconds in /metrics.
+// Nanoseconds are printed as milliseconds in JSON and as seconds in /metrics.
 enum class Unit : uint8_t { kCount, kNanoseconds };
-// Whether other servers count it too: then it is in /metrics under vLLM's prefix as well.
+// kCommon: other servers count it too, so /metrics also has it under vLLM's prefix.
 enum class Names : uint8_t { kOwn, kCommon };
 
 template <class Sums, class Value = int64_t>
 struct Counter {
   Value Sums::*field;
   std::string_view section, key;  // report["section"]["key"]; without a section report["key"]
-  // In /metrics: outrider_METRIC{LABEL}. Neighbours in a table with one name are one metric, which takes its
-  // help from the first; those that share the label too are told as their sum.
+  // In /metrics: outrider_METRIC{LABEL}. Consecutive entries with the same name form one metric with the help
+  // text of the first; entries with the same name and label are summed.
   std::string_view metric, help;
   std::string_view label = {};
   Unit unit = Unit::kCount;
@@ -118,7 +118,7 @@ constexpr Counter<EventCounts> kEventCounters[] = {
 static_assert(sizeof(EventCounts) == std::size(kEventCounters) * sizeof(int64_t),
               "a counter has no line above");
 
-// In the report these are of the wire, report["wire"]["kinds"]["q_slice"] and ["state_rows"], where there are
+// In the report these belong to the wire: report["wire"]["kinds"]["q_slice"] and ["state_rows"], if there are
 // any.
 constexpr Counter<SliceBytes> kSliceCounters[] = {
     {&SliceBytes::slice_bytes, "q_slice", "sent_bytes", "q_slice_bytes_total",
@@ -183,7 +183,7 @@ constexpr Counter<PreparationTotals> kPreparationCounters[] = {
 static_assert(sizeof(PreparationTotals) == std::size(kPreparationCounters) * sizeof(int64_t),
               "a counter has no line above");
 
-// By kind of draft worker, in report["drafters"]. Not in /metrics: who joins chooses the names.
+// By kind of draft worker, in report["drafters"]. Not in /metrics, because workers choose the names.
 constexpr Counter<DrafterTotals> kDrafterCounters[] = {
     {&DrafterTotals::joined, "", "joined", "", ""},
     {&DrafterTotals::lost, "", "lost", "", ""},

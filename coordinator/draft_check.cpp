@@ -10,7 +10,7 @@ namespace {
 
 bool in_vocabulary(int64_t id, int32_t vocab_size) { return id >= 0 && id < vocab_size; }
 
-// Whether they belong to the drafted tokens is the ranks' to check.
+// The ranks check whether hidden states belong to the drafted tokens.
 bool has_valid_states(const Draft& draft) {
   const auto is_valid = [](const HiddenRow& row) {
     return !row.codes.empty() && std::isnormal(row.scale) && row.scale > 0 && std::isfinite(row.max);
@@ -22,8 +22,8 @@ bool has_valid_states(const Draft& draft) {
 bool has_form(const Draft& draft, QKind asked_for) {
   if (draft.q_kind == QKind::kHidden) return asked_for == QKind::kHidden;
   const bool is_dense = asked_for == QKind::kDense || asked_for == QKind::kSlices;
-  // Slices are the ranks' to check. A worker that cannot reach them sends whole rows, and a deterministic
-  // drafter one-hot sparse rows whatever form was asked for.
+  // The ranks check slices. A worker that cannot reach them sends whole rows, and a deterministic drafter
+  // sends one-hot sparse rows whatever form was requested.
   if (draft.q_kind == QKind::kSlices) return asked_for == QKind::kSlices;
   const bool is_whole = draft.q_kind == QKind::kSparse || draft.q_kind == QKind::kDense;
   return draft.q_kind == asked_for || (is_dense && is_whole);

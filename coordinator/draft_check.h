@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// What the coordinator asked for, and what it knows of the sequence.
+// The request for a draft, and the coordinator's state of the sequence.
 struct DraftExpectation {
   Epoch epoch;
   Round round;
@@ -19,8 +19,8 @@ struct DraftExpectation {
   int32_t gamma = 0;
   int64_t tree_nodes = 0;       // that a tree may have; 0: chains only
   bool equal_siblings = false;  // of a tree: they are drawn independently
-  // What was asked for, first and last: it changes where a draft was lost, and what answers the first may be
-  // under way.
+  // The q kinds of the first and the last request for this draft. The kind changes after a loss, while an
+  // answer to the first request may be under way.
   std::array<QKind, 2> q_kinds{};
   int32_t vocab_size = 0;  // of the target
 };

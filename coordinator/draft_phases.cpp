@@ -6,16 +6,16 @@
 namespace outrider {
 namespace {
 
-constexpr double kForgetPhases = 0.98;  // of what was measured, at the next measurement
+constexpr double kForgetPhases = 0.98;  // weight of old measurements at each new one
 constexpr double kPriorWeight = 1;      // one draft of one token
-constexpr double kFirstPhases = 4;      // drafts that the first one's way there and back is worth
-constexpr double kShadowWeight = 0.25;  // of a shadow draft's, against all before
-constexpr double kFurtherRidge = 1e-3;  // relative: in doubt a batch drafts together
-// Drafts differ by what is read before them, and messages by what else is under way; a slice of the scheduler
-// is many times either, for models that are fast enough to care.
+constexpr double kFirstPhases = 4;      // weight of the first exchange time, in drafts
+constexpr double kShadowWeight = 0.25;  // of a probe draft's time, against all before
+constexpr double kFurtherRidge = 1e-3;  // relative: in doubt a batch drafts in one pass
+// Draft times differ by the length of the preceding prefill, and message times by the other traffic. A time
+// slice of the scheduler is much longer than both, for models fast enough for this to matter.
 constexpr double kMost = 2;
-constexpr int32_t kBusySpell = 8, kShadowSpell = 3;  // so many in a row were not held up
-constexpr double kNoExchange = 0.05;                 // passes: ways there and back below it are all short
+constexpr int32_t kBusySpell = 8, kShadowSpell = 3;  // outliers in a row that are taken for a change
+constexpr double kNoExchange = 0.05;                 // passes; shorter exchanges count as equal
 
 }  // namespace
 
@@ -50,7 +50,7 @@ DraftPhases::DraftPhases(double token_seconds, bool is_ratio)
       reading_watch_(kMost, kShadowSpell) {}
 
 void DraftPhases::scale(double by) {
-  shadow_waits_ = 0;          // nobody knew what a pass takes
+  shadow_waits_ = 0;          // the time of a pass was unknown
   if (tells_token()) return;  // in seconds already
   prior_.ld *= by;
   sums_ = prior_;
@@ -74,8 +74,8 @@ void DraftPhases::observe(const DraftPhase& phase, double pass) {
   exchanged_ += exchange;
 }
 
-// What was lost on the way is part of the usual; what came late for another reason may be nobody's. Drafts
-// that may have been there already take no time or all of it.
+// Time lost to dropped messages is part of the usual exchange. Other delays are capped, since their cause is
+// unknown. Prepared drafts do not teach the drafting time: they take none of it or all of it.
 DraftPhases::Measured DraftPhases::learn(Measured phase, double pass) {
   const DraftCost usual = cost();
   const bool is_usual = phase.further == 0 || 2 * sums_.mm >= phase.further * phase.further;
@@ -89,11 +89,12 @@ DraftPhases::Measured DraftPhases::learn(Measured phase, double pass) {
   return phase;
 }
 
-// All anew with each, for there is no usual time yet: the first may be the one that was held up.
+// Fits all first samples again with each new one. There is no usual time yet, and the first sample may be the
+// outlier.
 DraftPhases::Measured DraftPhases::learn_first(const Measured& last, double pass) {
   Measured& place = first_[static_cast<size_t>(phases_)];
   place = last;
-  // Its shadows said nothing of a batch.
+  // Probe drafts of one sequence say nothing about a batch.
   if (phases_ == 0 && shadow_told_token_ && last.further == 0)
     place.busy = std::min(last.busy, kMost * cost().per_step * last.longest);
   const std::span<const Measured> first(first_.data(), static_cast<size_t>(phases_) + 1);
@@ -147,7 +148,7 @@ void DraftPhases::observe_shadow(const ShadowDrafting& shadow, double pass) {
     const double share = std::min(1.0, token / std::max(1e-12, cost().per_step));
     sums_.ld *= share;
     sums_.md *= share;
-    for (Measured& draft : first_) {  // they may be looked at again
+    for (Measured& draft : first_) {  // they may be fitted again
       draft.busy *= share;
       draft.exchange = std::max(draft.lost, draft.exchange + change);
     }

@@ -1,5 +1,5 @@
-// What drafting costs: tokens of the drafter, and the way there and back. The half of CostModel that passes
-// say nothing about. Seconds; plain values, no clock.
+// The cost of drafting: tokens of the drafter, and the exchange of messages. This is the half of CostModel
+// that target passes do not show. Seconds; plain values, no clock.
 #pragma once
 
 #include <array>
@@ -17,34 +17,35 @@ struct DraftCost {
   double per_step = 0, per_further = 0;
 };
 
-// The drafting of one step: the longest draft and all of them together, in tokens; `wait` from the first
-// Propose until the last draft was there, of which the busiest worker drafted for `busy`, and `lost` passed
-// with messages that did not come. `prepared`: there were drafts that might have been there already.
+// The drafting of one step. `longest` and `total`: tokens of the longest draft and of all drafts. `wait`:
+// from the first Propose to the last draft. `busy`: the drafting time of the busiest worker. `lost`: time
+// spent on messages that did not arrive. `prepared`: some drafts may have been prepared ahead.
 struct DraftPhase {
   int32_t longest = 0, total = 0;
   double busy = 0, wait = 0, lost = 0;
   bool prepared = false;
 };
 
-// That of a draft that nobody waited for.
+// The drafting of a probe draft, which no round waited for.
 struct ShadowDrafting {
   int32_t tokens = 0;
-  std::optional<double> busy;  // with all tokens; none: nobody knows
+  std::optional<double> busy;  // for all tokens; empty: unknown
   double exchange = 0;         // the way there and back
-  double reading = 0;          // what the worker had missed
+  double reading = 0;          // prefill of the tokens that the worker had missed
 };
 
 class DraftPhases {
  public:
-  // Believed at first; with `is_ratio` only until there is something better.
+  // Starts from this cost; with `is_ratio` only until a measurement exists.
   DraftPhases(double token_seconds, bool is_ratio);
   void scale(double by);  // a ratio becomes seconds
 
-  // `pass`: what a pass of one row takes.
+  // `pass`: seconds of a pass of one row.
   void observe(const DraftPhase& phase, double pass);
-  // CostModel::observe_shadow. `pass`: what it may have waited for before each of its own.
+  // See CostModel::observe_shadow. `pass`: the longest wait for a target pass before each pass of the
+  // drafter.
   void observe_shadow(const ShadowDrafting& shadow, double pass);
-  // A pass takes that long, as was not known when a shadow came.
+  // Sets the pass time that was unknown at the first probe draft.
   void settle_shadow(double pass);
 
   DraftCost cost() const { return sums_.cost(); }
@@ -53,8 +54,8 @@ class DraftPhases {
   double shadow_reading() const { return shadow_reading_; }
   bool is_measured() const { return phases_ > 0; }
   bool is_known() const { return phases_ + shadows_ > 0; }
-  bool tells_token() const { return is_measured() || shadow_told_token_; }  // what one costs
-  // Nothing but one measurement is there.
+  bool tells_token() const { return is_measured() || shadow_told_token_; }  // the cost of a token is known
+  // Whether there is only one measurement.
   bool is_single() const { return phases_ + shadows_ == 1; }
 
   int64_t phases() const { return phases_; }
@@ -73,9 +74,9 @@ class DraftPhases {
     void add(const Measured& draft);
     DraftCost cost() const;
   };
-  static constexpr size_t kFirst = 8;  // phases that are judged together
+  static constexpr size_t kFirst = 8;  // phases that are fitted together
 
-  // Each returns what is believed.
+  // Both return the believed part of a measurement.
   Measured learn_first(const Measured& last, double pass);
   Measured learn(Measured phase, double pass);
   void add_exchange(double exchange, int64_t before);
@@ -84,10 +85,10 @@ class DraftPhases {
   Sums prior_, sums_;
   std::array<Measured, kFirst> first_;
   HeldUp busy_watch_, exchange_watch_, shadow_watch_, reading_watch_;
-  CutOff cut_off_;  // of a phase, whatever it was
+  CutOff cut_off_;  // of a phase
   double exchange_ = 0, shadow_exchange_ = 0, shadow_waits_ = 0, shadow_reading_ = 0;
   int32_t shadow_tokens_ = 0;
-  bool shadow_told_token_ = false;  // what a token costs, at most
+  bool shadow_told_token_ = false;  // the cost of a token is known as an upper bound
   int64_t phases_ = 0, shadows_ = 0;
   double drafted_ = 0, busy_ = 0, exchanged_ = 0;  // over all phases
 };

@@ -5,16 +5,16 @@
 namespace outrider {
 namespace {
 
-// A Propose is repeated so often at one pace, then more rarely. Where half of all messages are lost, one
-// Propose in a hundred needs more.
+// A Propose is repeated this often at one pace, then more rarely. With half of all messages lost, one Propose
+// in a hundred needs more repeats.
 constexpr int32_t kRepeatsAtOnePace = 16;
-// Where messages are lost a few Resyncs are usual: for a lost Open, and again for its lost repetition.
+// Lost messages cause a few Resyncs: for a lost Open, and again for its lost repetition.
 constexpr int32_t kMaxResyncsPerRound = 16;
-// A worker that takes longer to read is too slow to wait for.
+// A worker that prefills more slowly is too slow to wait for.
 constexpr std::chrono::milliseconds kReadingTimePerToken{10};
 
-// A pass that reads little costs what any pass does. One that answers a repetition may have read before the
-// first answer, which was lost.
+// Short prefills are no measure, since any pass costs as much. Neither is an answer to a repeated Propose:
+// the worker may have prefilled before a first answer that was lost.
 void learn_reading(PoolWorker& worker, const Proposal& proposal, const Draft& draft) {
   if (proposal.unread <= kCatchUpTokens || draft.sent_after_us > 0) return;
   worker.read(draft.ingest_ns, proposal.unread);
@@ -22,7 +22,7 @@ void learn_reading(PoolWorker& worker, const Proposal& proposal, const Draft& dr
 
 }  // namespace
 
-// A policy is asked only when a worker could draft, so its decisions follow the sequence's own rounds.
+// The policy is asked only if a worker could draft, so its decisions follow the sequence's own rounds.
 void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   RoundInFlight& round = live.round;
   round = RoundInFlight{};
@@ -65,17 +65,18 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   live.become(RequestState::kDrafting);
 }
 
-// Before a worker is tried it reads what it has missed, and drafts for this round, which has the target's.
+// Before a trial of a worker: lets it prefill what it has missed, and make a probe draft in this round, which
+// uses the target's draft.
 void DraftRounds::rehearse(LiveRequest& live, Turn& turn) {
-  constexpr int32_t kLeast = 2;  // tokens: the first comes from the pass that reads
+  constexpr int32_t kLeast = 2;  // tokens: the first comes from the pass that prefills
   const PoolWorker* worker = pool_.drafter_of(live, turn.now());
   if (!target_.place.rehearses() || live.link.shadow || !worker) return;
   const int32_t gamma = std::min(std::max(kLeast, live.round.gamma), terms_.gamma_limit(live, *worker));
   if (gamma > 0) ask_aside(live, gamma, turn);
 }
 
-// Who drafts for others just now can as well read what this sequence wrote. Else a worker is left asleep, and
-// reads all at once when it is next asked for a draft.
+// True if the worker is busy with other sequences of this step, so prefilling this sequence's new tokens too
+// costs no wake-up. An idle worker is left asleep and prefills them all at its next draft.
 bool DraftRounds::reads_along(const LiveRequest& live, const PoolWorker& worker) const {
   return worker.drafts_around(target_.index, target_.planner.next_step()) && !live.link.shadow &&
          live.link.known < live.sequence.committed() && live.sequence.committed() <= worker.max_context();
@@ -83,12 +84,12 @@ bool DraftRounds::reads_along(const LiveRequest& live, const PoolWorker& worker)
 
 // ---- Propose --------------------------------------------------------------------------------------------
 
-// What a worker gets on top that has a prompt, or much else, to read first.
+// Extra time for a worker that has a prompt or many tokens to prefill first.
 Clock::duration DraftRounds::reading_time(const LiveRequest& live) const {
   return std::min<Clock::duration>(kReadingTimePerToken * live.unread(), options_.first_draft_timeout);
 }
 
-// For the draft of the round that begins, or again when the worker had lost track.
+// Asks for the draft of the round that begins, or again after the worker lost track.
 void DraftRounds::ask(LiveRequest& live, Turn& turn) {
   RoundInFlight& round = live.round;
   const RoundTimes& times = target_.times;
@@ -140,7 +141,7 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
   terms_.ask_for_q(live, worker, message);
   if (live.round.gamma > 0 && !live.link.shadow) message.tree = live.round.tree;
   if (!message.tree.is_chain() && message.tree.nodes == 0) message.pipeline = Pipeline::kLockstep;
-  // A worker that lost track is asked again in the same round, and its first answer may be under way.
+  // A worker that lost track is asked again in the same round, so its first answer may be under way.
   const Proposal& last = live.link.proposal;
   const bool again = last.message.sequence == message.sequence && last.message.round == message.round;
   const QKind first_q_kind = again ? last.first_q_kind : message.q_kind;
@@ -164,15 +165,16 @@ Clock::duration DraftRounds::repeat_time(const PoolWorker& worker, int32_t gamma
   return std::max<Clock::duration>(options_.repeat_min, worker.answer_time().overdue(drafting));
 }
 
-// Who has not read much yet is thought to read as fast as the target. Where much is lost nothing is waited
-// for: to repeat some in vain costs less than to miss one for so long.
+// Expected prefill time. A worker without a measurement is assumed to prefill as fast as the target. Where
+// many messages are lost the result is 0: a vain repeat costs less than a long wait for a lost message.
 Clock::duration DraftRounds::expected_reading(const PoolWorker& worker, int32_t unread) const {
   if (unread <= kCatchUpTokens || worker.answer_time().much_is_lost()) return {};
   if (worker.read_token_ns() == 0) return target_.times.reading(unread);
   return std::chrono::nanoseconds(static_cast<int64_t>(unread * worker.read_token_ns()));
 }
 
-// A worker that has it already goes on as it was. One that has sent its draft makes it again, the same.
+// Repeats overdue Proposes. A worker that has the Propose already continues; one that has sent its draft
+// makes the same draft again.
 void DraftRounds::repeat_overdue(RequestMap& requests, Turn& turn) {
   for (auto& [id, live] : requests) {
     Proposal& proposal = live->link.proposal;
@@ -225,7 +227,7 @@ void DraftRounds::take(PeerId peer, Draft& draft, size_t frame_bytes, RequestTab
   if (!reason) return accept(live, worker, draft, frame_bytes, turn);
   totals_.drop(*reason);
   if (reason == DropReason::kStaleRound) return;
-  missed(worker, turn);  // this round's answer, and unusable: nothing better will come
+  missed(worker, turn);  // this round's answer is unusable, and no better one will come
   live.go_plain(turn.now());
   if (reason == DropReason::kWrongHash) pool_.open(live, turn);
 }
@@ -253,7 +255,7 @@ void DraftRounds::accept(LiveRequest& live, PoolWorker& worker, Draft& draft, si
     worker.waited(round.decided_at - round.begun_at, round.drafted(), turn.now());
 }
 
-// Its tokens are never verified, only looked at.
+// Tokens of a probe draft are never verified, only compared.
 void DraftRounds::take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
                               Turn& turn) {
   const ShadowDraft& shadow = *live.link.shadow;

@@ -1,5 +1,5 @@
-// The first half of a round: asking a worker for a draft, and taking it or going on without it. Never chooses
-// the worker, and never looks at what the target makes of a draft.
+// The first half of a round: requests a draft from the worker, then takes it or continues without it. Never
+// chooses the worker, and never uses verdicts.
 #pragma once
 
 #include "coordinator/draft_check.h"
@@ -22,17 +22,17 @@ class DraftRounds {
         own_(options, target, pool, totals, terms_),
         shadows_(options, target.costs) {}
 
-  // Begins a round of an idle sequence, which afterwards is drafting, or ready without a draft. `batch_size`:
-  // how many sequences run.
+  // Begins a round of an idle sequence. Afterwards the sequence is drafting, or ready without a draft.
+  // `batch_size`: the number of running sequences.
   void begin(LiveRequest& live, int32_t batch_size, Turn& turn);
-  // Sends every Propose again whose Draft is overdue.
+  // Repeats every Propose whose Draft is overdue.
   void repeat_overdue(RequestMap& requests, Turn& turn);
-  // A Draft that came from anyone. `frame_bytes`: of its frame; 0: it came in none.
+  // Takes a Draft from any peer. `frame_bytes`: of its frame; 0: it came without one.
   void take(PeerId peer, Draft& draft, size_t frame_bytes, RequestTable& requests, Turn& turn);
-  // The worker tells what it holds. If that is a prefix of ours it catches up from there, else (or when it
-  // never got the Open) it starts afresh.
+  // Takes a worker's report of the state it holds. If that is a prefix of ours, the worker catches up from
+  // there; else, or if it never got the Open, it starts afresh.
   void take(PeerId peer, const Resync& message, RequestTable& requests, Turn& turn);
-  // Rounds whose deadline is here go on without their drafts.
+  // Continues rounds without drafts whose deadline has passed.
   void expire(RequestMap& requests, Turn& turn);
   // Calls `consider` with every time at which one of the above has something to do.
   template <class Consider>

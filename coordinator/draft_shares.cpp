@@ -15,14 +15,13 @@ struct Drafts {
   }
 };
 
-// Also of a draft that did not come in time: the drafter worked on it. One that is looked for in the text
-// costs its rows.
+// Counts a late draft, too, because the drafter worked on it. A lookup in the text costs only its rows.
 int32_t tokens_of(const PlannedEntry& entry) {
   const RoundInFlight& round = entry.live->round;
   return entry.sampling ? std::max(round.found() ? 0 : round.gamma, round.drafted()) : 0;
 }
 
-// What the drafts of those who pay added, in plain passes.
+// The time added by the drafts of the paying requests, in plain passes.
 double added(const Drafts& others, const Drafts& payers, int32_t rows, int64_t context,
              const CostModel& cost) {
   const double without = cost.verify_seconds(rows + others.total, context) +

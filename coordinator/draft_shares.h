@@ -1,7 +1,7 @@
-// What drafts cost others. A request that chose its own draft length (Request::pays_for_drafts) owes the time
-// that its drafts add to the passes of its target group, and drafts nothing until all but the newest is paid:
-// its own text comes later, and not that of requests beside it. The text of match rules does not depend on
-// it.
+// Fair shares of drafting costs. A request that chose its own draft length (Request::pays_for_drafts) owes
+// the time that its drafts add to the passes of its target group, and drafts nothing until all but the newest
+// draft is paid. This delays its own text, not that of other requests. The text of match rules does not
+// depend on it.
 #pragma once
 
 #include <span>
@@ -13,11 +13,11 @@ namespace outrider {
 
 class DraftShares {
  public:
-  // Largest average share that a request's drafts may add to the time of a pass, if it chose their length.
+  // The largest average share of a pass's time that the drafts of requests with their own length may add.
   static constexpr double kShare = 0.4;
 
-  // Of a plan that goes out: notes what its drafts cost, and takes a share of the pass from what each request
-  // owes. The one that owes least owes nothing: where all requests ask for the same, none waits for another.
+  // When a plan is sent: adds the costs of its drafts, and reduces each request's debt by a share of the
+  // pass. The smallest debt becomes 0, so requests with equal settings never wait for each other.
   static void settle(std::span<const PlannedEntry> plan, RequestMap& requests, const CostModel& cost);
 };
 

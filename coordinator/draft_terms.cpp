@@ -6,7 +6,8 @@
 
 namespace outrider {
 
-// What the request may still emit, the context of both models, and room in one pass.
+// The smallest of three limits: tokens the request may still emit, the context of both models, room in one
+// pass.
 int32_t DraftTerms::gamma_limit(const LiveRequest& live) const {
   return std::max(0, std::min({options_.gamma_max, live.request.max_tokens - live.sequence.emitted() - 1,
                                target_.max_context() - live.sequence.committed() - 1,
@@ -31,17 +32,17 @@ Branching DraftTerms::choose_tree(LiveRequest& live, int32_t gamma, int32_t room
   return {.tree = fitting_shape(priced(asked.shape, gamma, batch_size, kind), gamma, room), .wanted = true};
 }
 
-// Every node has a slot behind the committed text, whatever its depth.
+// Every node takes a KV slot after the committed text, whatever its depth.
 int32_t DraftTerms::node_limit(int32_t committed) const {
   return std::min(target_.max_context() - committed - 1, target_.planner.decode_rows() - 1);
 }
 
-// What a node and a pass of the draft model cost, in tokens that the batch would have made in that time. All
-// sequences wait for a row of one of them; a pass they share.
+// The prices of a node and of a pass of the draft model, in tokens that the batch would have made in that
+// time. All sequences wait for each row of a tree; they share a pass of the draft model.
 TreeShape DraftTerms::priced(const TreeShape& shape, int32_t gamma, int32_t batch_size,
                              DrafterKind kind) const {
-  constexpr int32_t kFurther = 4;       // rows over which the price of one is taken: kernels have steps
-  constexpr double kLeastPrice = 0.02;  // of a node, where that step is the same
+  constexpr int32_t kFurther = 4;       // rows that the price of one is averaged over: kernels have steps
+  constexpr double kLeastPrice = 0.02;  // of a node, where a step has no slope
   const CostModel& cost = target_.costs.of(kind);
   const int32_t rows = batch_size * (gamma + 1);
   const double row = (cost.verify_seconds(rows + kFurther, 0) - cost.verify_seconds(rows, 0)) / kFurther;
@@ -61,7 +62,7 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
           .context_length = live.sequence.committed(),
           .cost = &target_.costs.of(worker.kind()),
           .ahead = options_.pipeline != Pipeline::kLockstep,
-          // A trial of the worker's place is a short one, and was rehearsed.
+          // A trial of the worker's place is short, and was rehearsed.
           .shadows = target_.has_two_places()    ? Shadows::kNone
                      : ShadowDrafts::tests(live) ? Shadows::kTests
                                                  : Shadows::kCosts,
@@ -74,7 +75,7 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
           .remaining = remaining(live)};
 }
 
-// Until a drafter of this kind has read much it is thought to read a few times as fast as the target.
+// Until a drafter of this kind has prefilled much, it is assumed to be a few times as fast as the target.
 double DraftTerms::reading_seconds(const LiveRequest& live, const CostModel& cost) const {
   const int32_t unread = live.unread();
   if (unread <= kCatchUpTokens) return 0;
@@ -83,8 +84,8 @@ double DraftTerms::reading_seconds(const LiveRequest& live, const CostModel& cos
   return kGuess * std::chrono::duration<double>(target_.times.reading(unread)).count();
 }
 
-// Texts end at max_tokens or before it, as long as those that have ended, on average. How much of one there
-// is says nothing about how much is to come.
+// The expected number of remaining tokens: texts end at max_tokens or earlier, with the average length of
+// finished texts. The length of a text so far does not change the expected rest.
 int32_t DraftTerms::remaining(const LiveRequest& live) const {
   constexpr int64_t kTelling = 8;  // texts
   const int32_t most = std::min(live.request.max_tokens - live.sequence.emitted(),
@@ -94,9 +95,9 @@ int32_t DraftTerms::remaining(const LiveRequest& live) const {
   return static_cast<int32_t>(std::min<int64_t>(most, totals_.generation_lengths.sum() / ended));
 }
 
-// How long a draft may be that the worker finds in the text. Without one of its model the round would go on
-// at once, so it is asked for rarely where it is rarely found, and not in the plain rounds of a trial, which
-// are few and follow one with a draft.
+// The maximal length of a draft found in the text by the worker. Without a draft of its model the round could
+// go on at once, so such drafts are requested rarely where they are found rarely, and never in the plain
+// rounds of a trial, which are few and follow a round with a draft.
 int32_t DraftTerms::text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const {
   constexpr int32_t kTrialRounds = 16;
   if (!worker.finds_text() || worker.is_without_model() || !is_match_rule(live.request.sampling.rule) ||
@@ -119,8 +120,8 @@ PassPrices DraftTerms::price_passes(const CostModel& cost, int32_t batch_size, i
           .row_ns = static_cast<int64_t>(std::clamp(row * 1e9, 0.0, kMost))};
 }
 
-// States: both ends make q of the logits alone, with the same head. Rows behind filters are short as they
-// are.
+// kHidden: both ends compute q from the logits alone, with the same head. Rows after filters are short, so
+// they are sent sparse.
 QKind DraftTerms::q_kind(const LiveRequest& live, const PoolWorker& worker) const {
   const SamplingParams& sampling = live.request.sampling;
   if (!needs_q(sampling.rule)) return QKind::kNone;

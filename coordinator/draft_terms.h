@@ -1,5 +1,4 @@
-// What a round asks of its drafter: how long and how branched a draft may be, and in which form its q comes.
-// Sends nothing.
+// The terms of a requested draft: its length, its branching, and the form of its q. Sends nothing.
 #pragma once
 
 #include "coordinator/target_group.h"
@@ -28,11 +27,11 @@ class DraftTerms {
   GammaContext gamma_context(const LiveRequest& live, const PoolWorker& worker, int32_t batch_size) const;
   int32_t text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const;
   PassPrices price_passes(const CostModel& cost, int32_t batch_size, int32_t context) const;
-  // Of a draft of this length, by a drafter of this kind, with room for so many nodes. Remembers for
-  // --speculative-tree auto whether this step branches.
+  // Chooses the branching of a draft of this length, by a drafter of this kind, of at most `room` nodes.
+  // Records for --speculative-tree auto whether this step branches.
   Branching choose_tree(LiveRequest& live, int32_t gamma, int32_t room, int32_t batch_size, DrafterKind kind);
   int32_t node_limit(int32_t committed) const;
-  // Into the message that asks for a draft.
+  // Fills the q settings of the Propose.
   void ask_for_q(const LiveRequest& live, const PoolWorker& worker, Propose& message) const;
 
  private:

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kTrialRounds = 16;
 constexpr int64_t kFirstSettled = 8 * kTrialRounds, kLongestSettled = 128 * kTrialRounds;
 constexpr double kDiscount = 0.98;  // per round
-// What was so much worse in the whole run is not tried.
+// A kind with less than this share of the best kind's rate in the whole run is not tried.
 constexpr double kHopeless = 0.5;
 
 }  // namespace
@@ -46,7 +46,7 @@ DrafterKind DrafterChoice::choose(std::span<const DrafterKind> available, const 
   return *current_;
 }
 
-// Among kinds without a trial in this turn: first what nobody has measured, then the best of the run.
+// The next kind without a trial in this turn: first an unmeasured one, then the best of the whole run.
 std::optional<DrafterKind> DrafterChoice::next_trial(std::span<const DrafterKind> available,
                                                      const GoodputByKind& run) {
   const auto of_run = [&run](DrafterKind kind) {

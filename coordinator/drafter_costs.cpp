@@ -5,7 +5,7 @@
 namespace outrider {
 namespace {
 
-// Beyond what a pool holds in earnest, all others count as one.
+// Far more kinds than a real pool has; all further ones share one entry.
 constexpr size_t kMaxKinds = 32;
 
 }  // namespace
@@ -47,7 +47,7 @@ void DrafterCosts::observe_reading(DrafterKind kind, int32_t tokens, double seco
   by_kind_.at(kind).observe_reading(tokens, seconds);
 }
 
-// A worker reads for all its sequences in the same passes, so only their sum tells.
+// A worker prefills for all its sequences in the same passes, so only their sum is a measure.
 void DrafterCosts::observe_reading(std::span<const PlannedEntry> planned) {
   struct Reading {
     PeerId peer;
@@ -82,7 +82,7 @@ void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned) {
   for (auto& [kind, cost] : by_kind_) observe_drafts(planned, kind, cost);
 }
 
-// `kind`: only that of its sequences.
+// `kind`: restricts it to sequences with this kind of drafter.
 void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned, std::optional<DrafterKind> kind,
                                   CostModel& cost) {
   DraftPhase phase;
@@ -94,7 +94,7 @@ void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned, std::op
         (kind && round.kind != *kind))
       continue;
     if (!round.has_draft || round.read_prompt || !link.peer) return;
-    // A round that waited for nothing waited, too.
+    // A round that looked for a draft and found none waited, too.
     const int32_t least = round.found() ? 1 : 0;
     phase.longest = std::max({phase.longest, round.depth(), least});
     phase.total += std::max(round.drafted(), least);

@@ -1,4 +1,4 @@
-// What the protocol machine is told, and what it wants done. Both are plain values: the machine does no I/O.
+// Inputs and outputs of the protocol machine. Both are plain values: the machine does no I/O.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace outrider {
 
 // ---- events ---------------------------------------------------------------------------------------------
 
-// Ids are given by the caller and never used twice.
+// The caller gives ids and never repeats one.
 struct Submit {
   SequenceId id;
   Request request;
@@ -28,25 +28,25 @@ struct MessageReceived {
   PeerId peer;
   Message message;
   Door door = Door::kInside;
-  size_t bytes = 0;  // of its frame, where it came in one
+  size_t bytes = 0;  // of its frame, if it came in one
 };
-// The transport or the membership gave this peer up.
+// The transport or the membership declared this peer lost.
 struct PeerLost {
   PeerId peer;
   std::string why;
 };
-// A Send that the transport refused, because the peer is slow or no frame can hold it; the message comes
-// back.
+// The transport refused a Send, because the peer is slow or no frame can hold the message. The event returns
+// it.
 struct SendFailed {
   PeerId peer;
   Message message;
   std::string why;
 };
-// Time passed: next_deadline() is here.
+// Time passed: next_deadline() is reached.
 struct Tick {};
 
-// The loop did not look for this long beyond what a turn takes: what came meanwhile is unread, so nobody is
-// the later for it (base/absence.h).
+// The loop did not run for this long beyond the usual time of a turn. Messages of that time are still unread,
+// so no peer is late because of it (base/absence.h).
 struct Away {
   Clock::duration missed{};
 };
@@ -60,8 +60,8 @@ struct Send {
   Message message;
 };
 
-// Tokens that are final now, and the text that may be shown because of them. Text may trail behind the ids
-// (incomplete characters, beginnings of stop strings); the last Emit of a request brings the rest.
+// Tokens that are final now, and the text that they allow to show. Text may trail behind the ids
+// (incomplete characters, beginnings of stop strings); the last Emit of a request brings the remaining text.
 struct Emit {
   SequenceId request;
   std::vector<TokenId> ids;
@@ -87,14 +87,14 @@ struct RoundDone {
   uint64_t step = 0;                   // of that group
   int32_t gamma = 0;                   // asked of the worker
   int32_t drafted = 0;                 // verified; of a tree, its nodes
-  int32_t tested = 0;                  // of them compared with the target's tokens; of a tree a level each
+  int32_t tested = 0;                  // draft tokens compared with the target's; of a tree one per level
   std::vector<int32_t> parents, path;  // of a tree
   int32_t accepted_count = 0;
   int32_t emitted = 0;
   bool eos = false;  // the draft ended at an end-of-sequence token
-  bool own = false;  // the target drafts for it, if anybody does
-  // Whether the worker would have drafted the token before `base`, and whether that ends a text; when asked
-  // for (ProtocolOptions::record_guesses) and known.
+  bool own = false;  // only the target may draft for it
+  // Whether the worker's guess for the token before `base` was right. Set if requested
+  // (ProtocolOptions::record_guesses) and known.
   std::optional<bool> guess_was_right;
   bool guess_was_eos = false;
   int64_t draft_ns = 0;    // busy time of the worker, ingest included
@@ -104,12 +104,12 @@ struct RoundDone {
   Clock::time_point begun_at, decided_at, planned_at, done_at;
 };
 
-// A target group is gone. What it had under way goes on in those that are there, or in the next one.
+// A target group is gone. Its work continues in the other groups, or in the next group to join.
 struct TargetLost {
   int32_t group = 0;
   Status why;
   int64_t handed_over = 0;            // requests
-  std::chrono::milliseconds wait{0};  // not 0: none is there, and requests wait so long for one
+  std::chrono::milliseconds wait{0};  // not 0: no group is left, and requests wait this long for one
 };
 
 using Action = std::variant<Send, Emit, Finish, RoundDone, TargetLost>;

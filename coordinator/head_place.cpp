@@ -6,12 +6,12 @@ namespace outrider {
 namespace {
 
 constexpr int32_t kTrialLength = 2;        // steps,
-constexpr int32_t kHopefulTrial = 8;       // and where costs say that a worker's rounds are shorter
+constexpr int32_t kHopefulTrial = 8;       // if costs predict shorter rounds at the worker
 constexpr int32_t kLongestRehearsal = 64;  // steps
-constexpr double kHopeless = 3;            // a slowdown that is not tried
-constexpr int64_t kBetween = 8;            // steps from one trial to the next, at least,
-constexpr int64_t kBetweenPromising = 4;   // and where the worker may be the better place
-constexpr int32_t kMostDeclined = 7;       // that make the next rehearsal rarer, twice each
+constexpr double kHopeless = 3;            // a larger slowdown is not tried
+constexpr int64_t kBetween = 8;            // least number of steps between two trials
+constexpr int64_t kBetweenPromising = 4;   // the same where the worker may be the better place
+constexpr int32_t kMostDeclined = 7;       // limit of declined rehearsals, each of which doubles the pause
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void HeadPlace::begin_trial(int32_t length) {
   ++trials_;
 }
 
-// The worker has read all but the last few tokens.
+// Whether the worker has prefilled all but the last few tokens.
 bool HeadPlace::has_just_tried() const {
   return trials_ > 0 && declined_ == 0 && steps_ - last_ <= kBetweenPromising;
 }
@@ -62,8 +62,8 @@ bool HeadPlace::is_due() const {
   return ways_.may_try() && steps_ - last_ >= between << declined_;
 }
 
-// The time that the target drafts for a round lies in the pass before it. What a rehearsal takes is nobody's
-// round, and is charged like a trial.
+// The target drafts for a round in the pass before it. A rehearsal belongs to no round and is charged like a
+// trial.
 void HeadPlace::observe(bool at_worker, int32_t emitted, double seconds) {
   const double own = seconds - drafting_ + (at_worker ? 0 : drafting_before_);
   if (phase_ == Phase::kRehearsal) return ways_.charge(own - ways_.round_seconds());

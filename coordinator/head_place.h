@@ -1,9 +1,8 @@
-// Where a head drafts that is both beside the target and at a draft worker (--head-place auto): at one of the
-// two for all rounds behind a step, which share a pass. The place that brought more tokens per second is
-// kept, and the other is tried now and then (two_ways.h). A worker that is to be tried rehearses first: it is
-// sent the rows that it has missed, and drafts with nobody waiting for it. One that does not answer, or whose
-// answer shows that rounds would take several times as long, is not tried. Looks at rounds that are over.
-// Pure.
+// Chooses where a head drafts that exists both beside the target and at a draft worker (--head-place auto);
+// the rounds of a step, which share a pass, all use one place. Keeps the place with more tokens per second,
+// and tries the other now and then (two_ways.h). Before a trial a worker rehearses: it is sent the rows that
+// it has missed, and makes a probe draft. A worker without an answer, or whose answer shows that rounds would
+// take several times as long, is not tried. Uses finished rounds only. Pure.
 #pragma once
 
 #include <utility>
@@ -14,20 +13,20 @@ namespace outrider {
 
 class HeadPlace {
  public:
-  // Before a step is planned behind which a worker could draft. `slowdown`: how many times as long a round
-  // with its draft takes as one with the target's own, as far as costs are known.
+  // Decides before a step whose following rounds a worker could draft for. `slowdown`: time of a round with
+  // the worker's draft over that with the target's own, as far as costs are known.
   void decide(double slowdown);
-  // For the rounds behind that step.
+  // The decision for the rounds after that step.
   bool at_worker() const { return at_worker_; }
   bool rehearses() const { return phase_ == Phase::kRehearsal && !heard_; }
-  // Workers are sent rows of the target's states.
+  // Whether workers are sent hidden states of the target.
   bool tells_rows() const { return at_worker_ || phase_ == Phase::kRehearsal; }
   // A draft of the rehearsal came.
   void heard() { heard_ = true; }
 
-  // A pass is over, in which the target drafted for the next one for so many seconds.
+  // A pass is over in which the target spent `drafting` seconds on drafts for the next pass.
   void pass_over(double drafting) { drafting_before_ = std::exchange(drafting_, drafting); }
-  // A round of that pass is over, which took so long from its beginning.
+  // A round of that pass is over, `seconds` after its beginning.
   void observe(bool at_worker, int32_t emitted, double seconds);
 
   int64_t trials() const { return trials_; }
@@ -43,7 +42,7 @@ class HeadPlace {
   Phase phase_ = Phase::kSettled;
   bool at_worker_ = false, heard_ = false;
   int32_t left_ = 0;      // steps of the phase
-  int32_t declined_ = 0;  // rehearsals in a row after which nothing was tried
+  int32_t declined_ = 0;  // consecutive rehearsals without a trial
   int64_t steps_ = 0, last_ = 0, trials_ = 0;
   double drafting_ = 0, drafting_before_ = 0;
 };

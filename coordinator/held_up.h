@@ -1,5 +1,5 @@
-// Measurements of work that lost its core to other programs: some take whole slices of the scheduler longer,
-// milliseconds where they usually take fractions of one. Plain arithmetic on numbers in a given order.
+// Handles measurements of work that lost its core to other programs: some take whole time slices longer,
+// milliseconds instead of fractions of one. Plain arithmetic on numbers in a given order.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,9 @@
 
 namespace outrider {
 
-// How much of a measurement to believe, by what is expected. One that is far beyond it was held up and counts
-// for the most that is believable; when a whole spell of them comes in a row, things have changed.
+// Limits the influence of outliers on an estimate. A measurement far above the expected value counts as the
+// largest believable value; a whole spell of such measurements in a row means that the true value has
+// changed.
 class HeldUp {
  public:
   HeldUp(double most, int32_t spell) : most_(most), spell_(spell) {}
@@ -19,13 +20,13 @@ class HeldUp {
   }
 
  private:
-  double most_;  // times what is expected
+  double most_;  // largest believable value, times the expected one
   int32_t spell_;
   int32_t in_a_row_ = 0;
 };
 
-// What was cut off measurements, on average, with a long memory: it comes rarely and then much. The largest
-// of late does not count, since once is chance.
+// The mean amount that was cut off measurements, with a long memory, because outliers are rare and large. The
+// largest recent value is not used: a single outlier is chance.
 class CutOff {
  public:
   void add(double cut) {
@@ -37,11 +38,11 @@ class CutOff {
   double mean() const { return std::max(0.0, sum_ - largest_) / weight_; }
 
  private:
-  static constexpr double kPrior = 50;  // measurements of which nothing was cut off
+  static constexpr double kPrior = 50;  // measurements without a cut, as prior
   double weight_ = kPrior, sum_ = 0, largest_ = 0;
 };
 
-// The lower of the two in the middle, where their count is even. Sorts.
+// The lower of the two middle values, if their count is even. Sorts the values.
 inline double lower_median(std::span<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());

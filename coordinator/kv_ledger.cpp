@@ -13,7 +13,7 @@ void KvLedger::reset(int64_t blocks) {
   taken_ = 0;
 }
 
-// Blocks that are its own alone.
+// The blocks that are not shared.
 int64_t KvLedger::own(const KvShare& share) const {
   return share.node == PrefixIndex::kNoNode ? 0 : share.blocks - index_.depth(share.node);
 }
@@ -46,7 +46,7 @@ bool KvLedger::try_open(LiveRequest& live, const PrefixIndex::Match& match) {
   const int32_t longest = live.sequence.committed() + static_cast<int32_t>(kBlockTokens);
   live.kv.node = index_.hold(match, live.request.cache_salt);
   live.kv.blocks = index_.depth(live.kv.node);
-  // One block more than the text takes, lest it gives its place up at once, unless there are none.
+  // Reserves one block more than the text takes, if there is one, or the sequence could be preempted at once.
   if (make_room(live, longest) || make_room(live, live.sequence.committed())) return true;
   index_.give_back(match, live.kv.node);
   live.kv = {};
@@ -69,7 +69,7 @@ std::optional<PrefixIndex::Match> KvLedger::open(LiveRequest& live, const Prefix
   return std::nullopt;
 }
 
-// What was found is held, but which prefix runs through it may have changed since.
+// The matched blocks are held, but the prefix that contains them may have changed since.
 void KvLedger::finish(StepPlan& plan) {
   for (size_t i = 0; i < opened_.size(); ++i) {
     if (opened_[i].length == 0) continue;
@@ -107,7 +107,7 @@ void KvLedger::keep_prompt(LiveRequest& live) {
   taken_ += own(live.kv);
 }
 
-// What the target holds beyond the text that was told to the client never existed.
+// KV entries beyond the text that the client received are not kept.
 void KvLedger::close(LiveRequest& live) {
   if (live.kv.node == PrefixIndex::kNoNode) return;
   taken_ -= own(live.kv);

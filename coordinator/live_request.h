@@ -1,6 +1,6 @@
-// One request inside the protocol machine, a record that passes from hand to hand: its sequence, the link to
-// the worker that drafts for it (WorkerPool gives and takes it, DraftRounds proposes over it), and the round
-// under way (DraftRounds begins and decides it, StepPlanner plans it, Verdicts ends it).
+// One request inside the protocol machine, a record used by several parts: its sequence; the link to its
+// draft worker (WorkerPool assigns it, DraftRounds proposes over it); and the current round (DraftRounds
+// begins and decides it, StepPlanner plans it, Verdicts ends it).
 #pragma once
 
 #include <algorithm>
@@ -23,20 +23,20 @@
 
 namespace outrider {
 
-// The Propose that is out. When its answer is overdue it is sent again, after many times each an eighth
-// later: it, or the answer, may be lost.
+// The outstanding Propose. It is sent again when its answer is overdue, because it or the answer may be lost;
+// after many repeats each pause grows by an eighth.
 struct Proposal {
   Propose message;
-  QKind first_q_kind = QKind::kNone;  // asked for in this round first; `message` says what was asked for last
-  Clock::time_point sent_at{};        // first
-  int32_t unread = 0;                 // tokens to be read first, where they are many
-  bool guessed = false;               // when it is overdue, for want of answers
+  QKind first_q_kind = QKind::kNone;  // the first kind requested in this round; `message` has the last one
+  Clock::time_point sent_at{};        // of the first one
+  int32_t unread = 0;                 // tokens to prefill first, if there are many
+  bool guessed = false;               // the deadline is a guess, since there were no answers yet
   Clock::duration repeat_after{};     // 0: never
   Clock::time_point repeat_at{};
   int32_t repeats = 0;
 
   std::array<QKind, 2> q_kinds() const { return {first_q_kind, message.q_kind}; }
-  // Until the Propose was sent that this answers.
+  // The time from the first Propose to the one that this draft answers.
   Clock::duration lost_time(const Draft& draft) const {
     return std::chrono::microseconds(std::clamp(draft.sent_after_us, 0, message.sent_after_us));
   }
@@ -46,22 +46,22 @@ inline Clock::duration busy_time(const Draft& draft) {
   return std::chrono::nanoseconds(draft.ingest_ns + draft.draft_ns);
 }
 
-// A draft that was asked for while its rounds went on without it (GammaPolicy::shadow).
+// A probe draft: requested while the sequence's rounds continue without it (GammaPolicy::shadow).
 struct ShadowDraft {
-  Round round;  // the plain one that it was asked for in
+  Round round;  // the plain round in which it was requested
   Epoch epoch;
   Position base;
   uint64_t prefix_hash = 0;
   int32_t gamma = 0;
   int32_t unread = 0;  // LiveRequest::unread
   Clock::time_point sent_at, deadline;
-  std::optional<std::vector<TokenId>> ids;  // came; wait for the text to go on past them
+  std::optional<std::vector<TokenId>> ids;  // set on arrival; compared once the text has grown past them
 };
 
-// Whether a worker that finds drafts in the text is asked for one in a round for which its model is not: more
-// and more rarely while it finds none, since the round waits for the answer.
+// Decides whether to ask a worker that finds drafts in the text, in a round without a model's draft: more and
+// more rarely while it finds none, since the round waits for the answer.
 struct TextAsks {
-  int32_t in_vain = 0, skip = 0;  // in a row; rounds until the next
+  int32_t in_vain = 0, skip = 0;  // consecutive vain requests; rounds until the next request
   bool next() {
     if (skip > 0) --skip;
     return skip == 0;
@@ -72,73 +72,73 @@ struct TextAsks {
   }
 };
 
-// A worker that far behind reads as long as one with a new prompt; what is less it reads in a pass that it
-// makes anyway.
+// A worker this far behind is timed like one with a new prompt. Fewer tokens fit into a pass that it makes
+// anyway.
 inline constexpr int32_t kCatchUpTokens = 64;
 
-// What a draft worker holds of a sequence, as far as we told it.
+// The draft worker's state of a sequence, as far as it follows from the messages sent.
 struct DraftLink {
   std::optional<PeerId> peer;
   bool opened = false;
   bool fresh = true;           // no draft came back since Open: it may still be reading the prompt
-  int32_t known = 0;           // committed ids it was sent
-  int32_t states = 0;          // StateRows it was sent, from the first token on
+  int32_t known = 0;           // committed ids sent to it
+  int32_t states = 0;          // StateRows sent to it, from the first token on
   int32_t resyncs = 0;         // of this round; bounded
   TokenSuccessors successors;  // for its next Propose
   std::optional<ShadowDraft> shadow;
-  Proposal proposal;  // means something while a round or a shadow waits for its draft
+  Proposal proposal;  // valid while a round or a probe draft waits for its draft
 };
 
-// The round under way.
+// The current round.
 struct RoundInFlight {
   Round number;
-  DrafterKind kind = 0;      // of the worker that was there at its beginning; 0: none
-  int32_t gamma = 0;         // asked of the worker
-  TreeShape tree;            // the same
-  bool tree_wanted = false;  // where it is to be found out whether drafts should branch: this one may
-  int32_t text_gamma = 0;    // the same, of a draft found in the text
+  DrafterKind kind = 0;      // of the worker at its beginning; 0: none
+  int32_t gamma = 0;         // requested from the worker
+  TreeShape tree;            // requested from the worker
+  bool tree_wanted = false;  // this round may branch, to find out whether drafts should
+  int32_t text_gamma = 0;    // requested length of a draft found in the text
   bool priced = false;       // the drafter finds drafts in the text, and ends them where rows stop paying
-  bool ranks_rows = false;   // its verdict tells TokenSuccessors
-  bool own = false;          // the target drafts for it, if anybody does
+  bool ranks_rows = false;   // its verdict returns TokenSuccessors
+  bool own = false;          // only the target may draft for it
   bool has_draft = false;
   bool used = false;         // the draft went into a plan
-  bool read_prompt = false;  // the worker had a prompt to read first
+  bool read_prompt = false;  // the worker had to prefill a prompt first
   size_t draft_bytes = 0;    // of its frame
-  Draft draft;               // what goes into the plan; empty for a plain row
+  Draft draft;               // for the plan; empty for a plain row
   ConstraintRoom room;       // of a request with a grammar
   RoundMasks masks;          // the same
-  Generation worker;         // who drafted it
+  Generation worker;         // the worker that drafted it
   Clock::time_point begun_at, decided_at, planned_at;
   Clock::time_point draft_deadline;  // the round goes on without its draft
   Clock::time_point batch_deadline;  // the others go on without this round
 
   int32_t drafted() const { return static_cast<int32_t>(draft.ids.size()); }
   bool found() const { return priced && gamma > 0; }
-  // The length that was decided on: of a draft that the drafter ended, its own.
+  // The decided length; of a draft that the drafter ended, its own length.
   int32_t asked() const { return found() ? std::max(1, drafted()) : gamma; }
   bool asks() const { return gamma > 0 || text_gamma > 0; }
   bool from_text() const { return has_draft && draft.from_text; }
   int32_t drafted_by_drafter() const { return drafted() - masks.forced; }
-  int32_t depth() const { return tree_depth(draft.tree()); }  // tokens of its longest path
+  int32_t depth() const { return tree_depth(draft.tree()); }  // the length of its longest path
 };
 
-// A round that the target was asked to draft for by the plan before it, and what came of that.
+// A round that the previous plan asked the target to draft for, and the result.
 struct OwnDraft {
   bool asked = false;
   Round round;
-  int32_t gamma = 0;  // asked for
-  TreeShape tree;     // the same
+  int32_t gamma = 0;  // requested
+  TreeShape tree;     // requested
   bool tree_wanted = false;
   std::optional<Draft> draft;
   size_t bytes = 0;  // of its frame, at most
 };
 
-// What drafts of a request that pays for them took from others, in plain passes (DraftShares).
+// The time that the drafts of a paying request took from others, in plain passes (DraftShares).
 struct DraftDebt {
   double owed = 0;
-  double newest = 0;  // of that, its newest draft
-  // Until that is paid it drafts nothing. One draft may be owed: requests that ask for the same, each in
-  // rounds of its own, owe now more and now less than each other.
+  double newest = 0;  // the part of the newest draft
+  // Whether it must not draft until the older debt is paid. One draft may be owed, because the debts of
+  // requests with equal settings, but rounds at different times, differ by about that.
   bool is_due() const { return owed > newest; }
 };
 
@@ -151,7 +151,7 @@ struct LiveRequest {
   SequenceId id() const { return sequence.id(); }
   bool finished() const { return state == RequestState::kFinished; }
   bool awaits_draft() const { return state == RequestState::kDrafting || (link.shadow && !link.shadow->ids); }
-  // Tokens that its worker has to read before it drafts; 0: so few that its usual times hold.
+  // Tokens that its worker has to prefill before it drafts; 0: few enough for its usual times.
   int32_t unread() const {
     if (link.fresh) return sequence.committed();
     const int32_t behind = sequence.committed() - link.known;
@@ -164,14 +164,14 @@ struct LiveRequest {
     state = next;
   }
 
-  // It was closed on the target for want of blocks, or its target group died, and its text is read again
-  // there or in another. Its round goes on as if nothing had been, when all but the last token is there.
+  // True after a preemption or the loss of its target group: its text is prefilled again, there or in another
+  // group. Its round continues unchanged when all but the last token is prefilled.
   bool reads_again() const { return sequence.emitted() > 0; }
   bool has_read_again() const {
     return reads_again() && sequence.target.open && sequence.target.kv_length == sequence.committed() - 1;
   }
 
-  // What the grammar makes of the round's draft.
+  // Applies the grammar to the round's draft.
   void constrain() {
     if (constraint) constraint->settle(round.draft, request.sampling.rule, round.room, round.masks);
   }
@@ -182,7 +182,8 @@ struct LiveRequest {
     ready_at = now;
     become(RequestState::kReady);
   }
-  // Without its draft a round goes on under a number that no uniform was drawn for; a late Draft is stale.
+  // Continues the round without its draft, under a new number for which no uniform was drawn; a late Draft is
+  // stale.
   void go_plain(Clock::time_point now) {
     forget_draft();
     decide(now);
@@ -192,9 +193,9 @@ struct LiveRequest {
     round.has_draft = false;
     round.draft = {};
   }
-  // Its target group is gone. Of a plan that was out nobody heard anything, so what it was to test is tested
-  // elsewhere, under the same round number: the very draws and the very outcome. True: its draft was in that
-  // plan, and waits for one again.
+  // Its target group is gone. A plan without a result is verified in another group under the same round
+  // number, with the same draws and the same outcome. True: its draft was in that plan, and the request waits
+  // for a draft again.
   bool lose_group() {
     const bool back = state == RequestState::kVerifying && round.used && round.has_draft;
     sequence.target.open = false;
@@ -221,8 +222,8 @@ struct LiveRequest {
   Request request;  // its prompt has moved into the sequence
   Sequence sequence;
   RequestState state = RequestState::kQueued;
-  int32_t group = -1;                  // that it runs in; -1: it waits for a place
-  int32_t scores_to = 0;               // prompt_logprobs: up to this position the client has them
+  int32_t group = -1;                  // its target group; -1: it waits for a slot
+  int32_t scores_to = 0;               // the client has prompt_logprobs up to this position
   std::unique_ptr<GammaPolicy> gamma;  // of `kind`, once there was a drafter
   DrafterKind kind = 0;
   std::map<DrafterKind, std::unique_ptr<GammaPolicy>> other_gammas;  // of kinds it had before
@@ -238,7 +239,7 @@ struct LiveRequest {
   Clock::time_point ready_at{};
   size_t open_bytes = 0;  // of the frame of the prompt's Open
   RequestMetrics metrics;
-  RankAcceptance ranks;  // its own, so that under p/q rules its text depends on no other request
+  RankAcceptance ranks;  // per request, so that under p/q rules its text depends on no other request
 };
 
 using RequestMap = std::map<SequenceId, std::unique_ptr<LiveRequest>>;

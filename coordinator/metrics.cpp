@@ -22,7 +22,8 @@ double middle_of_class(size_t index) {
   return static_cast<double>(index - shift * kPerOctave) * width + (width - 1) / 2;
 }
 
-// 1 to count. A product that is above a whole number by rounding alone, as 0.07 * 100 is, counts as it.
+// From 1 to count. A product that exceeds a whole number only by rounding, as 0.07 * 100 does, counts as that
+// number.
 int64_t nearest_rank(double q, int64_t count) {
   constexpr double kRounding = 1e-12;
   const double rank = std::ceil(q * static_cast<double>(count) * (1 - kRounding));
@@ -201,7 +202,7 @@ double RequestMetrics::ttft_ms() const {
 }
 
 void PreparationTotals::add(const PreparationReport& report) {
-  constexpr int32_t kMost = 1 << 20;  // whatever a worker claims
+  constexpr int32_t kMost = 1 << 20;  // limit of a worker's report
   lookups += report.looked_up;
   hits += report.looked_up && report.hit;
   used_tokens += std::clamp(report.used_tokens, 0, kMost);
@@ -215,7 +216,7 @@ void PreparationTotals::add(const PreparationTotals& other) {
 }
 
 void Totals::receive(Draft& draft) {
-  constexpr int64_t kMostBytes = int64_t{1} << 32;  // whatever a worker claims
+  constexpr int64_t kMostBytes = int64_t{1} << 32;  // limit of a worker's report
   ++drafts_received;
   draft.ingest_ns = reported_ns(draft.ingest_ns);
   draft.draft_ns = reported_ns(draft.draft_ns);

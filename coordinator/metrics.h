@@ -1,6 +1,6 @@
-// What a run measured, as plain sums. Filled by the protocol machine from the times it is given; bounded in
-// memory however long the run. Every counter here has a line in counters.h, from which sums over
-// coordinators, reports and /metrics follow.
+// The measurements of a run, as plain sums. Filled by the protocol machine from the times it is given; memory
+// is bounded however long the run. Every counter here has a line in counters.h, which defines sums over
+// coordinators, reports and /metrics.
 #pragma once
 
 #include <algorithm>
@@ -24,23 +24,23 @@ inline double in_milliseconds(std::chrono::nanoseconds duration) {
   return static_cast<double>(duration.count()) * 1e-6;
 }
 
-// Durations in classes, in bounded memory however many samples: a class is one nanosecond wide below 256 ns,
-// and above 1/128 to 1/256 of the durations in it (the layout of HdrHistogram, Tene 2012). A class takes 8
-// bytes, and there are those between the shortest and the longest sample, at most 41 kB; zeros are counted
-// apart, and what is longer than 19 hours is in the last class.
+// A histogram of durations in bounded memory: a class is one nanosecond wide below 256 ns, and above it 1/128
+// to 1/256 of its durations (the layout of HdrHistogram, Tene 2012). Each class between the shortest and the
+// longest sample takes 8 bytes, at most 41 kB in all. Zeros are counted separately, and durations over 19
+// hours are in the last class.
 class DurationHistogram {
  public:
   void add(std::chrono::nanoseconds duration);  // a negative one counts as zero
   void add(const DurationHistogram& other);
   int64_t count() const { return count_; }
   double sum_ns() const { return sum_ns_; }
-  // Samples that are at most this, and those above it in its class.
+  // The number of samples up to `bound`, including those above it in its class.
   int64_t count_up_to(std::chrono::nanoseconds bound) const;
   double mean_ns() const;                   // of the samples themselves, not of their classes
   double coefficient_of_variation() const;  // deviation / mean, likewise; 0 without samples
-  // The nearest rank: of n sorted samples number ceil(q n), counted from 1, and number 1 for q = 0, without
-  // interpolation between samples. What is told is the middle of its class: at most 0.4 % off, and exact
-  // below 256 ns. q in [0, 1]; 0 without samples.
+  // Nearest rank: of n sorted samples number ceil(q n), counted from 1, and number 1 for q = 0, without
+  // interpolation. The result is the middle of a histogram class: at most 0.4 % off, and exact below 256 ns.
+  // q in [0, 1]; 0 without samples.
   double percentile_ns(double q) const;
 
  private:
@@ -52,7 +52,7 @@ class DurationHistogram {
   double sum_ns_ = 0, sum_squares_ = 0;
 };
 
-// Lengths of texts in classes: class i has those of at most 2^i tokens and more than 2^(i-1).
+// A histogram of text lengths: class i has lengths from 2^(i-1) + 1 to 2^i tokens.
 class LengthHistogram {
  public:
   static constexpr size_t kClasses = 24;
@@ -67,13 +67,14 @@ class LengthHistogram {
   int64_t sum_ = 0;
 };
 
-// Times that peers report are only summed and shown; absurd ones must not spoil the sums.
+// Bounds a time reported by a peer: such times are only summed and shown, and absurd ones must not spoil the
+// sums.
 constexpr int64_t reported_ns(int64_t ns) {
   constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
   return std::clamp<int64_t>(ns, 0, kHour);
 }
 
-// Why a Draft was not used.
+// The reason why a Draft was not used.
 enum class DropReason : uint8_t {
   kUnknownSequence,   // never opened here, or finished
   kUnexpectedSender,  // another worker holds the sequence
@@ -85,10 +86,10 @@ enum class DropReason : uint8_t {
   kTooLong,
   kBadIds,  // outside the target's vocabulary
   kBadQ,
-  kTree,          // no tree, or not one that was asked for
+  kTree,          // not a tree, or not the requested one
   kNotUsed,       // good, but its request ended before the plan
   kSliceMissing,  // a target rank did not get its part of q in time
-  kShadow,        // asked for to learn from, while rounds went on without it
+  kShadow,        // a probe draft, used for learning only
 };
 constexpr std::array<std::string_view, 14> kDropReasonNames = {"unknown_sequence",
                                                                "unexpected_sender",
@@ -113,7 +114,7 @@ struct RoundSums {
   int64_t g0_rounds = 0;     // rounds with nothing drafted, first rounds included
   int64_t drafted = 0, tested = 0, accepted = 0, emitted = 0;
   int64_t emitted_speculative = 0;                // in rounds with g > 0
-  int64_t rollbacks = 0, rolled_back_tokens = 0;  // target: rounds with n < g, and the g - n of them
+  int64_t rollbacks = 0, rolled_back_tokens = 0;  // target: rounds with n < g; sum of g - n over these
   std::vector<int64_t> gamma_histogram, accepted_histogram, burst_histogram;
   std::vector<int64_t> position_tested, position_accepted;  // [i]: draft token i + 1
 
@@ -124,11 +125,11 @@ struct RoundSums {
   double acceptance() const;                 // sum n / sum t
   double utilisation() const;                // sum n / sum g
   double tokens_per_pass() const;            // sum e / passes of this sequence
-  double block_efficiency() const;           // sum e / passes with g > 0, of those rounds alone
+  double block_efficiency() const;           // sum e / passes, over rounds with g > 0 only
   int32_t burst_percentile(double q) const;  // tokens of a burst, exact, by nearest rank as for durations
 };
 
-// Where the time of rounds went. Draft wait and target time overlap between sequences.
+// The time of rounds by phase. Draft wait and target time overlap between sequences.
 struct PhaseTimes {
   std::chrono::nanoseconds draft_wait{0};  // Propose sent until the draft was decided
   std::chrono::nanoseconds plan_wait{0};   // decided until planned
@@ -136,14 +137,14 @@ struct PhaseTimes {
   void add(const PhaseTimes& other);
 };
 
-// Rounds whose pass read no prompt, as rounds of plain decoding are told to last.
+// Rounds whose pass had no prefill rows. Reported as the duration of rounds of plain decoding.
 struct DecodingRounds {
   int64_t rounds = 0, emitted = 0;
   PhaseTimes phases;
   void add(const DecodingRounds& other);
 };
 
-// What draft workers prepared while their drafts were verified.
+// Drafts that workers prepared during verification.
 struct PreparationTotals {
   int64_t lookups = 0, hits = 0;  // outcomes that could have been prepared for, and that were
   int64_t used_tokens = 0, wasted_tokens = 0;
@@ -165,11 +166,11 @@ struct DrafterTotals {
   double round_seconds = 0;
 };
 
-// Sums over the target groups that had one place among those of a coordinator, one after the other.
+// Sums over the target groups that used one entry of a coordinator's table, one after the other.
 struct GroupTotals {
   int64_t joined = 0, lost = 0;  // lives that began, and that ended
-  int64_t requests = 0;          // that began there
-  int64_t handed_over = 0;       // that went on in another group, when it was lost
+  int64_t requests = 0;          // that began in it
+  int64_t handed_over = 0;       // that continued in another group after its loss
   int64_t passes = 0, rows = 0, emitted = 0;
   int64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0;
   int64_t busy_ns = 0;  // of its leader
@@ -179,7 +180,7 @@ struct RequestMetrics {
   Clock::time_point submitted_at{};
   std::optional<Clock::time_point> first_token_at, last_token_at, finished_at;
   int32_t prompt_tokens = 0;
-  int32_t cached_tokens = 0;  // of the prompt: they were not computed for this request
+  int32_t cached_tokens = 0;  // of the prompt, from the prefix cache
   RoundSums rounds;
   PhaseTimes phases;
   DurationHistogram gaps;    // between emitted tokens, zeros inside a burst included
@@ -189,20 +190,20 @@ struct RequestMetrics {
   double ttft_ms() const;
 };
 
-// What is only counted.
+// Event counters.
 struct EventCounts {
   int64_t submitted = 0, refused = 0;
   int64_t prompt_tokens = 0;
-  int64_t prefix_queries = 0;      // prompt tokens that were looked for in the prefix cache
-  int64_t prefix_hits = 0;         // ... and that were there
-  int64_t preemptions = 0;         // sequences that gave their KV blocks up, and were read again
-  int64_t failovers = 0;           // requests that went on in another target group, theirs being lost
+  int64_t prefix_queries = 0;      // prompt tokens that were looked up in the prefix cache
+  int64_t prefix_hits = 0;         // prompt tokens that were found there
+  int64_t preemptions = 0;         // sequences that lost their KV blocks and were prefilled again
+  int64_t failovers = 0;           // requests that continued in another target group after theirs was lost
   int64_t drafts_received = 0;     // == drafts_used + sum of drafts_dropped + drafts held for the next plan
   int64_t drafts_used = 0;         // went into a StepPlan
   int64_t proposals = 0;           // with gamma > 0
   int64_t proposals_repeated = 0;  // sent again, because the draft was overdue
   int64_t draft_deadlines_missed = 0;
-  int64_t liveness_timeouts = 0;              // deadlines missed under a p/q rule, where it must stay rare
+  int64_t liveness_timeouts = 0;              // missed deadlines under a p/q rule, which must stay rare
   int64_t draft_ingest_ns = 0, draft_ns = 0;  // as workers report them
 
   int64_t target_passes = 0;  // plans with entries
@@ -210,19 +211,19 @@ struct EventCounts {
   int64_t forward_ns = 0, verify_ns = 0, commit_ns = 0;  // as the leader reports them
   int64_t nonfinite_verdicts = 0;
   int64_t constrained_requests = 0;                // with a grammar, that began
-  int64_t masks = 0, mask_ns = 0;                  // rows whose tokens a grammar limited, and what that took
-  int64_t mask_cut_tokens = 0, forced_tokens = 0;  // draft tokens that grammars took away and added
+  int64_t masks = 0, mask_ns = 0;                  // rows with a mask, and the time of computing masks
+  int64_t mask_cut_tokens = 0, forced_tokens = 0;  // draft tokens that grammars removed and appended
   int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, workers_rested = 0, sequences_moved = 0,
           hellos_refused = 0, resyncs = 0, sends_failed = 0;
   int64_t unexpected_messages = 0, stale_results = 0;
-  // By where a head drafts; and how often the other place was tried.
+  // Rounds by the place of their head, and the number of trials of the other place.
   int64_t head_rounds_at_target = 0, head_rounds_at_worker = 0, place_trials = 0;
   int64_t ranked_rows = 0;                                       // whose best tokens went to draft workers
-  int64_t text_rounds = 0, text_drafted = 0, text_accepted = 0;  // with a draft found beside a model's
+  int64_t text_rounds = 0, text_drafted = 0, text_accepted = 0;  // with a text draft beside a model
 };
 
-// What goes past the coordinator: q from workers to the target's ranks, and states from its leader to
-// workers.
+// Bytes that bypass the coordinator: q from workers to the target's ranks, and hidden states from the
+// target's leader to workers.
 struct SliceBytes {
   int64_t slice_bytes = 0;
   int64_t link_bytes = 0;        // the part of slice_bytes that goes from device to device
@@ -250,7 +251,7 @@ struct Totals : EventCounts, SliceBytes {
     if (groups.size() <= static_cast<size_t>(index)) groups.resize(static_cast<size_t>(index) + 1);
     return groups[static_cast<size_t>(index)];
   }
-  // A draft came, used or not. What it claims to have taken is brought within bounds.
+  // Counts an arrived draft, used or not, and clamps its reported times.
   void receive(Draft& draft);
   void drop(DropReason reason) { ++drafts_dropped[static_cast<size_t>(reason)]; }
   int64_t dropped(DropReason reason) const { return drafts_dropped[static_cast<size_t>(reason)]; }
@@ -260,8 +261,8 @@ struct Totals : EventCounts, SliceBytes {
 
 void fill_json(const RequestMetrics& metrics, nlohmann::json& out);
 void fill_json(const Totals& totals, nlohmann::json& out);
-// Bytes by message kind, also per accepted draft token and per emitted token; of those that never pass here
-// as workers and targets report them.
+// Bytes by message kind, also per accepted draft token and per emitted token. Bytes that bypass the
+// coordinator are as workers and targets report them.
 void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json& out);
 
 }  // namespace outrider

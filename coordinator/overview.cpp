@@ -23,7 +23,7 @@ WorkerOverview overview_of(PeerId peer, const PoolWorker& worker, Clock::time_po
       .seconds_per_token = worker.token_ns() * 1e-9};
 }
 
-// Adds what is known of one group, and for each sequence of it that decodes what a round takes. How many do.
+// Adds the state of one group, and the round time of each of its decoding sequences. Returns their number.
 int64_t add_group(const ServingGroup& group, Overview& out) {
   const TargetGroup& target = group.target;
   GroupOverview& here = out.groups.emplace_back(

@@ -28,10 +28,10 @@ void OwnDrafts::choose_place(const OutstandingPlan& plan, int32_t batch_size, Cl
   totals_.place_trials += target_.place.trials() - trials;
 }
 
-// The entry's own verdict commits a token at least.
+// The entry's own verdict commits at least one token.
 void OwnDrafts::ask(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now) {
   if (!live.own.asked && target_.place.at_worker() && pool_.drafter_of(live, now)) return;
-  if (!live.own.asked) {  // else a group was asked that died, and this one is asked for the same
+  if (!live.own.asked) {  // else a lost group was asked for the same draft
     const GammaContext context{.limit = live.debt.is_due() ? 0 : std::max(0, terms_.gamma_limit(live) - 1),
                                .batch_size = batch_size,
                                .group = target_.index,
@@ -39,7 +39,7 @@ void OwnDrafts::ask(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clo
                                .cost = &target_.costs.of(target_.own_kind()),
                                .early = true};
     const int32_t gamma = std::clamp(live.gamma->next(context), 0, context.limit);
-    // Whatever the verdict is, the next tree has room behind it.
+    // Room for the next tree must remain after any verdict.
     const int32_t committed = live.sequence.committed() + live.round.drafted() + 1;
     const Branching branching =
         terms_.choose_tree(live, gamma, terms_.node_limit(committed), batch_size, target_.own_kind());
@@ -67,7 +67,7 @@ void OwnDrafts::take(Draft& draft, size_t frame_bytes, RequestTable& requests) {
   live->own.bytes = frame_bytes;
 }
 
-// The draft is here or there is none. More was asked for than there may be room now.
+// The draft has arrived, or there is none. It may be longer than the room that is left.
 void OwnDrafts::begin(LiveRequest& live, Turn& turn) {
   RoundInFlight& round = live.round;
   OwnDraft own = std::exchange(live.own, {});
@@ -87,7 +87,7 @@ void OwnDrafts::begin(LiveRequest& live, Turn& turn) {
   }
   if (!draft.parents.empty()) {
     if (round.gamma == 0) draft.ids.clear(), draft.parents.clear(), draft.q.clear();
-    if (round.gamma > 0) round.gamma = own.gamma;  // what is accepted beyond the request's end is cut
+    if (round.gamma > 0) round.gamma = own.gamma;  // tokens beyond the request's end are cut later
   }
   const QKind asked = needs_q(live.request.sampling.rule) ? options_.q_kind : QKind::kNone;
   auto reason = check_draft(draft, {.epoch = live.sequence.epoch(),

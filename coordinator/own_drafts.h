@@ -1,5 +1,5 @@
-// Drafts that a target makes beside its passes, for the rounds behind them, and where there is a choice,
-// whether it makes them or a worker does (coordinator/protocol.md).
+// Drafts that a target makes beside its passes, for the following rounds, and the choice between the target
+// and a worker if there is one (coordinator/protocol.md).
 #pragma once
 
 #include "coordinator/draft_terms.h"
@@ -16,14 +16,14 @@ class OwnDrafts {
             DraftTerms& terms)
       : options_(options), target_(target), pool_(pool), totals_(totals), terms_(terms) {}
 
-  // Where the drafts of the rounds behind a plan will be made, if there is a choice.
+  // Decides where the drafts of the rounds after a plan are made, if there is a choice.
   void choose_place(const OutstandingPlan& plan, int32_t batch_size, Clock::time_point now);
-  // The target is asked, with the plan that has this entry, for the draft of the round behind it: how long is
-  // decided by rounds that are over. Not where a worker is to draft.
+  // Asks the target, in the plan with this entry, for a draft of the next round; finished rounds decide the
+  // length. Does nothing if a worker is to draft.
   void ask(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now);
-  // What it answered, in a result whose verdicts were applied. `frame_bytes`: of the result.
+  // Takes a draft of the target, in a result whose verdicts were applied. `frame_bytes`: of the result.
   void take(Draft& draft, size_t frame_bytes, RequestTable& requests);
-  // The round that it drafted for begins, and goes on without a draft if there is none.
+  // Begins the round of that draft, or continues without a draft if there is none.
   void begin(LiveRequest& live, Turn& turn);
 
  private:

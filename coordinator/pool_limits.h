@@ -1,9 +1,9 @@
-// How many draft workers a coordinator takes.
+// Limits on the number of draft workers.
 #pragma once
 
 namespace outrider {
 
 inline constexpr int kMostDraftWorkers = 256;
-inline constexpr int kMostEarlyWorkers = 128;  // of them, before there is a target
+inline constexpr int kMostEarlyWorkers = 128;  // the part that may join before there is a target
 
 }  // namespace outrider

@@ -3,12 +3,12 @@
 namespace outrider {
 namespace {
 
-constexpr int32_t kMostMisses = 20;  // beyond it no pause grows any more
+constexpr int32_t kMostMisses = 20;  // limit of the growth of pauses
 
 }  // namespace
 
-// The rounds of a batch that an outage lets down together are one miss: those begun before a pause do not
-// lengthen it. The pause follows from what was waited for, so that the share of time that is lost falls.
+// Rounds of a batch that miss in one outage count as one miss: those begun before a pause do not lengthen it.
+// The pause follows the time that was waited, so the share of lost time falls.
 void PoolWorker::missed(Clock::duration waited, Clock::duration longest_pause, Clock::time_point now) {
   silent_ = true;
   silent_until_ = now + longest_pause;

@@ -1,5 +1,5 @@
-// One draft worker as the coordinator knows it: what it said it is, how many sequences it was given, whether
-// it is to be left alone, how fast it is, and in which forms it can send q. Knows no request.
+// The coordinator's record of one draft worker: its Hello, its number of sequences, its back-off, its speed,
+// and the forms in which it can send q. Independent of requests.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace outrider {
 
-// Shadow drafts that a worker was asked for at once, as far as they have come.
+// Probe drafts that a worker was asked for at once, with the arrived part.
 struct ShadowPhase {
   Clock::time_point sent_at{};
   int32_t longest = 0, unread = 0;  // tokens
@@ -31,7 +31,7 @@ class PoolWorker {
   uint64_t process() const { return hello_.process; }
   bool reads_successors() const { return hello_.successors; }
   bool finds_text() const { return hello_.finds_text; }
-  bool is_without_model() const { return hello_.model.vocab_size == 0; }  // it looks at texts alone
+  bool is_without_model() const { return hello_.model.vocab_size == 0; }  // it uses texts only
   bool needs_states() const { return hello_.state_head != 0; }            // StateRows
 
   // ---- sequences
@@ -39,7 +39,8 @@ class PoolWorker {
   bool has_room() const { return held_ < hello_.max_sequences; }
   void give() { ++held_; }
   void take_back() { --held_; }
-  // A Close that its queue had no room for: it still has the sequence. Bounded by what it can hold.
+  // A Close that its queue had no room for: the worker still has the sequence. Bounded by its number of
+  // sequences.
   void keep_close(SequenceId sequence) {
     unsent_closes_.push_back(sequence);
     ++held_;
@@ -51,27 +52,27 @@ class PoolWorker {
   }
 
   // ---- back-off
-  bool is_silent() const { return silent_; }  // nothing was heard from it since the last round it let down
+  bool is_silent() const { return silent_; }  // no message since the last round that it missed
   Clock::time_point usable_at() const { return silent_ ? silent_until_ : resume_at_; }
   bool is_usable(Clock::time_point now) const { return now >= usable_at(); }
   void heard() { silent_ = false; }
   void drafted() { misses_ = 0; }
-  // Notes that a round waited for so long and got no draft.
+  // A round waited for `waited` and got no draft.
   void missed(Clock::duration waited, Clock::duration longest_pause, Clock::time_point now);
 
   // ---- speed
   AnswerTime& answer_time() { return answer_time_; }
   const AnswerTime& answer_time() const { return answer_time_; }
-  // A round waited for its draft of so many tokens.
+  // A round waited `time` for its draft of `tokens` tokens.
   void waited(Clock::duration time, int32_t tokens, Clock::time_point now);
-  double token_ns() const { return token_ns_; }  // how long a drafted token is waited for; 0: not known
+  double token_ns() const { return token_ns_; }  // average wait for a drafted token; 0: unknown
   bool is_measured_within(Clock::duration time, Clock::time_point now) const {
     return now - measured_at_ < time;
   }
   void read(int64_t ns, int32_t tokens) { read_token_ns_ = static_cast<double>(ns) / tokens; }
-  double read_token_ns() const { return read_token_ns_; }  // of a committed token; 0: not known
+  double read_token_ns() const { return read_token_ns_; }  // of a committed token; 0: unknown
   const ShadowPhase& add_shadow(const Draft& draft, Clock::time_point sent_at, int32_t unread);
-  // The step of this target group in whose rounds it last drafted.
+  // Stores the step of this target group in whose rounds it last drafted.
   void asked_in(int32_t group, uint64_t step) { asked_in_[group] = step; }
   bool drafts_around(int32_t group, uint64_t step) const {
     const auto asked = asked_in_.find(group);
@@ -90,14 +91,15 @@ class PoolWorker {
   }
   const Verified& verified() const { return verified_; }
 
-  // ---- whether it is of use
-  // A round of one of its sequences, with a draft of it or without.
+  // ---- use of its drafts
+  // A round of one of its sequences is over, with or without a draft.
   void round_over(bool with_draft) {
     ++watched_.rounds;
     watched_.drafted += with_draft;
   }
-  // Of the rounds since it was watched from, which begins anew after so long. False: hardly any had a draft.
-  // Empty: they were few, or it is not so long yet.
+  // Whether the worker's drafts were used in the rounds watched since `watched_.from`. False: hardly any
+  // round had a draft. Empty: too few rounds, or less than `after` has passed. The watch restarts after each
+  // answer.
   std::optional<bool> is_of_use(Clock::time_point now, Clock::duration after) {
     if (watched_.from == Clock::time_point{}) watched_.from = now;
     if (now - watched_.from < after || watched_.rounds < kWatchedRounds) return std::nullopt;
@@ -127,10 +129,10 @@ class PoolWorker {
   DrafterKind kind_;
   int32_t held_ = 0;
   std::vector<SequenceId> unsent_closes_;
-  int32_t misses_ = 0;  // rounds in a row that it let down
+  int32_t misses_ = 0;  // consecutive rounds that it missed
   bool silent_ = false;
-  Clock::time_point resume_at_{};     // left alone until then
-  Clock::time_point silent_until_{};  // left alone until then while it stays silent
+  Clock::time_point resume_at_{};     // gets no requests until then
+  Clock::time_point silent_until_{};  // gets no requests until then while it stays silent
   AnswerTime answer_time_;
   double token_ns_ = 0, read_token_ns_ = 0;
   Clock::time_point measured_at_{};

@@ -52,7 +52,7 @@ PrefixId PrefixIndex::prefix_of(const Match& match) const {
 
 // ---- holding --------------------------------------------------------------------------------------------
 
-// Keeps idle_ as it says of one node.
+// Updates idle_ for one node.
 void PrefixIndex::list(Node node) {
   Block& block = at(node);
   const bool idle = !is_root(node) && block.holders == 0 && block.children.empty();
@@ -185,7 +185,7 @@ void PrefixIndex::remove(Node node) {
   hash_ -= term(node);
   std::erase(at(parent).children, node);
   at(parent).used = std::max(at(parent).used, block.used);
-  // It lives on as the prefix of its parent, unless others run through that or it is none.
+  // The prefix is renamed to its parent, unless other prefixes contain the parent or it is a root.
   const bool lives = !is_root(parent) && at(parent).children.empty();
   if (lives) {
     at(parent).name = name;

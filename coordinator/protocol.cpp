@@ -18,8 +18,9 @@ Protocol::Protocol(ProtocolOptions options, GammaPolicyFactory gamma, const Toke
 
 namespace {
 
-// Drafts and results are their group's own affair, requests begin where they are admitted, and time stirs who
-// waits for it. Whatever else happens is rare.
+// True for events that may affect any group. Drafts and step results affect one group; a submit affects the
+// group that admits it; ticks mark groups by deadline. Everything else is rare, so all groups are marked
+// dirty.
 bool may_concern_all(const Event& event) {
   if (std::holds_alternative<Submit>(event) || std::holds_alternative<Tick>(event)) return false;
   const auto* received = std::get_if<MessageReceived>(&event);
@@ -41,14 +42,14 @@ std::vector<Action> Protocol::step(Event event, Clock::time_point now) {
   return turn.take_actions();
 }
 
-// What is looked at may stir those that come behind it.
+// Visits every dirty group. `look` may mark more groups; indexing (not iterators) keeps that safe.
 template <class Look>
 void Protocol::for_each_stirred(const Look& look) {
   for (size_t i = 0; i < agenda_.stirred().size(); ++i) look(groups_.at(agenda_.stirred()[i]));
 }
 
-// After every event: what time has ended, who may start, and whether an idle target gets a plan. Groups to
-// which nothing happened, and whose time has not come, would do nothing.
+// After every event: ends what has timed out, starts what can start, and sends plans to idle targets. Groups
+// without an event or deadline need no visit.
 void Protocol::pump(Turn& turn) {
   agenda_.wake(turn.now());
   expire(turn);
@@ -73,7 +74,7 @@ void Protocol::pump(Turn& turn) {
   agenda_.settled_all();
 }
 
-// When it has something to do though nothing happens.
+// The next time at which the group has work without an event.
 std::optional<Clock::time_point> Protocol::due(const ServingGroup& group) const {
   std::optional<Clock::time_point> earliest;
   const auto consider = [&](Clock::time_point at) {
@@ -106,12 +107,12 @@ std::vector<PeerId> Protocol::targets() const {
 
 // ---- rounds ---------------------------------------------------------------------------------------------
 
-// A sequence's worker changes between its rounds, not while it drafts.
+// A sequence changes its worker between rounds, not while it drafts.
 void Protocol::assign(Turn& turn) {
   if (pool_.size() == 0) return;
   if (pool_.weigh(turn.now()))
     for (ServingGroup& group : groups_) assign(group, turn);
-  else  // a plan that the last event brought let sequences go that could not be moved before
+  else  // the last event's plan may have freed sequences that could not be moved before
     for (const int32_t group : agenda_.stirred_lately()) assign(groups_.at(group), turn);
 }
 
@@ -124,8 +125,7 @@ void Protocol::assign(ServingGroup& group, Turn& turn) {
   }
 }
 
-// What a draft length policy learnt of one kind of drafter says nothing about another. A head drafts the same
-// in both places.
+// A length policy learns for one kind of drafter only. A head counts as one kind in both of its places.
 void Protocol::use_kind(LiveRequest& live, DrafterKind kind) const {
   if (live.kind != kind && live.kind != 0) {
     live.other_gammas[live.kind] = std::move(live.gamma);
@@ -158,7 +158,7 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
         group.rounds.own().ask(*plan.entries[i].live, batch_size, step->entries[i], turn.now());
   for (LiveRequest* live : plan.gave_up) {
     if (!live->round.has_draft || live->round.draft.q_kind != QKind::kSlices) continue;
-    totals_.drop(DropReason::kSliceMissing);  // ranks forgot them with it
+    totals_.drop(DropReason::kSliceMissing);  // the ranks dropped the slices with it
     live->forget_draft();
   }
   count(group, plan, *step);
@@ -217,7 +217,7 @@ void Protocol::apply(ServingGroup& group, StepResult& result, const OutstandingP
     LiveRequest& live = *entry.live;
     if (entry.scored >= 0) {
       std::vector<PositionLogprobs> logprobs = std::move((scores++)->logprobs);
-      // What another group told before it died is not told again.
+      // Skips scores that another group sent before it failed.
       const int32_t told = std::clamp(live.scores_to - entry.first_scored, 0, entry.scored);
       logprobs.erase(logprobs.begin(), logprobs.begin() + told);
       live.scores_to = std::max(live.scores_to, entry.first_scored + entry.scored);
@@ -245,7 +245,7 @@ void Protocol::apply(ServingGroup& group, StepResult& result, const OutstandingP
       reported_ns(result.forward_ns) + reported_ns(result.verify_ns) + reported_ns(result.commit_ns);
 }
 
-// Of the group that the sequence runs in. Any group knows what to answer to one that runs nowhere.
+// The group that runs the sequence. For a sequence that runs nowhere any group gives the right answer.
 ServingGroup& Protocol::group_of(SequenceId id) {
   const LiveRequest* live = find(id);
   ServingGroup* group = live ? groups_.of(*live) : nullptr;
@@ -263,13 +263,13 @@ void Protocol::receive(PeerId peer, Resync& message, Turn& turn) {
 
 // ---- time -----------------------------------------------------------------------------------------------
 
-// Those deadlines after which requests end. A draft that is late only costs time.
+// Moves the deadlines after which requests end. A late draft only costs time.
 void Protocol::on(Away& event, Turn&) {
   if (join_deadline_) *join_deadline_ += event.missed;
   for (ServingGroup& group : groups_) group.target.planner.move(event.missed);
 }
 
-// The longest of any group.
+// The longest draft timeout of all groups.
 Clock::duration Protocol::draft_timeout() const {
   Clock::duration longest{0};
   for (const ServingGroup& group : groups_) longest = std::max(longest, group.target.times.draft_timeout());

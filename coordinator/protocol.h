@@ -2,10 +2,10 @@
 // random number inside, so thousands of fault schedules run per second in a test. protocol.md draws the
 // rounds. One owner thread.
 //
-// It reads events and hands them to who decides: RequestQueue (who waits), TargetGroups (where a request
-// runs), WorkerPool (which worker drafts for whom), and for each target group RequestTable (who runs),
-// DraftRounds (gamma, Propose, Draft), StepPlanner (what the target does next) and Verdicts (what is
-// committed).
+// It passes events to the parts that decide: RequestQueue (waiting requests), TargetGroups (the group of a
+// request), WorkerPool (the draft worker of a sequence), and for each target group RequestTable (running
+// requests), DraftRounds (gamma, Propose, Draft), StepPlanner (the target's next pass) and Verdicts
+// (commits).
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class Protocol {
   Protocol& operator=(const Protocol&) = delete;
 
   std::vector<Action> step(Event event, Clock::time_point now);
-  // When to come back with a Tick at the latest, if nothing else happens.
+  // The time of the next Tick, if no other event comes before.
   std::optional<Clock::time_point> next_deadline() const;
 
   bool has_target() const { return groups_.any_here(); }
@@ -37,24 +37,24 @@ class Protocol {
   size_t groups_to_begin() const {
     return options_.groups_to_begin > 0 ? static_cast<size_t>(options_.groups_to_begin) : target_groups();
   }
-  // One that died silently is better found out before its step's deadline.
+  // Whether target groups are probed, so that a silent death is found before the step's deadline.
   bool probes_targets() const { return options_.target_groups > 1 || options_.targets_join; }
   bool is_target(PeerId peer) const { return groups_.of(peer) != nullptr; }
   std::vector<PeerId> targets() const;
-  const Status& target_status() const { return target_status_; }  // why there is none, after all were lost
+  const Status& target_status() const { return target_status_; }  // the reason, after all groups were lost
   size_t open_requests() const { return queue_.size() + groups_.running(); }
   size_t running_requests() const { return groups_.running(); }
   int64_t queued_tokens() const { return queue_.tokens(); }  // prompt tokens waiting
-  // Who gets the next place; null: nobody waits.
+  // The next request to be admitted; null: none waits.
   const Request* next_queued() const { return queue_.first() ? &queue_.first()->request : nullptr; }
   size_t worker_count() const { return pool_.size(); }
-  size_t early_workers() const { return pool_.early(); }  // that wait for a target group
-  // A draft worker that was let in, or that waits for the target.
+  size_t early_workers() const { return pool_.early(); }  // workers that wait for a target group
+  // Whether this is a draft worker that was admitted, or that waits for the target.
   bool has_worker(PeerId peer) const { return pool_.has(peer); }
   const Totals& totals() const { return totals_; }
-  // What passes of this target group cost.
+  // The cost of passes of this target group.
   const CostModel& cost(int32_t group = 0) const { return groups_.at(group).target.costs.all(); }
-  // Who runs, who drafts, and what rounds cost just now.
+  // Running requests, their drafters, and the present cost of rounds.
   Overview overview() const;
   // For tests and diagnostics; nullptr when unknown.
   const LiveRequest* find(SequenceId id) const;
@@ -68,7 +68,7 @@ class Protocol {
   void on(Tick&, Turn&) {}
   void on(Away& event, Turn& turn);
 
-  // Where a message comes from that this role never gets.
+  // Handles a message that this role never gets.
   template <class Unexpected>
   void receive(PeerId, Unexpected&, Turn&) {
     ++totals_.unexpected_messages;
@@ -125,7 +125,7 @@ class Protocol {
 
   Clock::time_point now_{};                         // of the last step
   std::optional<Clock::time_point> join_deadline_;  // set while no target is there
-  Status lost_;                                     // why there is none, while requests wait for another one
+  Status lost_;                                     // the reason, while requests wait for another group
   Status target_status_;
   Totals totals_;
   RequestQueue queue_{options_};

@@ -1,5 +1,5 @@
-// Who takes part: target groups and draft workers that come, go and are lost, and what becomes of the
-// requests that they worked for.
+// Membership: target groups and draft workers join, leave and are lost; requests of lost members are moved or
+// finished.
 #include <algorithm>
 
 #include "coordinator/protocol.h"
@@ -13,7 +13,7 @@ void Protocol::on(MessageReceived& event, Turn& turn) {
                         turn);
   if (event.door == Door::kTargets && !may_speak(event, turn)) return;
   if (PoolWorker* worker = pool_.find(event.peer)) {
-    if (worker->is_silent()) agenda_.stir_all();  // what it drafts for, it drafts for again
+    if (worker->is_silent()) agenda_.stir_all();  // its sequences can draft again
     worker->heard();
   }
   if (auto* draft = std::get_if<Draft>(&event.message)) {
@@ -26,8 +26,8 @@ void Protocol::on(MessageReceived& event, Turn& turn) {
   std::visit([&](auto& message) { receive(event.peer, message, turn); }, event.message);
 }
 
-// At the target groups' door. Who was given up, or never said hello to this coordinator, is told so, and may
-// begin anew.
+// At the target groups' endpoint. A group that was given up, or never sent a Hello to this coordinator, is
+// told so and may begin anew.
 bool Protocol::may_speak(const MessageReceived& event, Turn& turn) {
   if (const auto* hello = std::get_if<Hello>(&event.message)) {
     if (hello->role == Role::kTarget) return true;
@@ -88,18 +88,18 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
   if (Status status = groups_.check(hello, *place); !status.ok())
     return refuse_hello(peer, status.message(), turn);
   if (target.is_here()) target_lost(*place, unavailable("the target group was restarted"), turn);
-  if (options_.target_groups > 1) hello.slices = {};  // a worker is told the doors of one group only
+  if (options_.target_groups > 1) hello.slices = {};  // a worker is sent the endpoints of one group only
   target.join(peer, std::move(hello));
   ++totals_.group(target.index).joined;
   target_status_ = lost_ = {};
   join_deadline_.reset();
   turn.send(peer, welcome);
-  for (ServingGroup& group : groups_)  // what waited for a group
+  for (ServingGroup& group : groups_)  // requests that waited for a group
     if (!group.target.is_here()) totals_.failovers += move_requests(group);
   for (auto& [early, worker] : pool_.take_early()) worker_joined(early, worker, turn);
 }
 
-// While another group is here its requests go on there.
+// If another group is connected, its requests continue there.
 void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn) {
   agenda_.stir_all();
   group.target.leave();
@@ -112,7 +112,7 @@ void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn) {
     end_all(std::move(why), turn);
 }
 
-// To groups that are here. Who is behind another in the new group waits there for a place.
+// Moves requests to connected groups. A request that comes later in the order waits there for a slot.
 int64_t Protocol::move_requests(ServingGroup& lost) {
   int64_t count = 0;
   for (auto& [id, live] : lost.requests.take_all()) {
@@ -124,7 +124,7 @@ int64_t Protocol::move_requests(ServingGroup& lost) {
   return count;
 }
 
-// From what was committed.
+// Requests continue from their committed text.
 void Protocol::hand_over(ServingGroup& lost, Status why, Turn& turn) {
   totals_.drafts_used -= lost.requests.lose_group();
   const int64_t count = move_requests(lost);
@@ -133,7 +133,7 @@ void Protocol::hand_over(ServingGroup& lost, Status why, Turn& turn) {
   turn.add(TargetLost{.group = lost.target.index, .why = std::move(why), .handed_over = count});
 }
 
-// The same, but they stay where they are until a group joins. Whoever waits for a place goes on waiting.
+// The same, but requests stay in their entry until a group joins. Requests that wait for a slot keep waiting.
 void Protocol::wait_for_group(ServingGroup& lost, Status why, Turn& turn) {
   totals_.drafts_used -= lost.requests.lose_group();
   const auto count = static_cast<int64_t>(lost.requests.running());
@@ -160,7 +160,7 @@ void Protocol::end_all(Status why, Turn& turn) {
   while (LiveRequest* first = queue_.first()) finish(*first, FinishReason::kError, target_status_, turn);
 }
 
-// A worker that says hello again lost what it held: its sequences are opened afresh.
+// A worker that says Hello again has lost its state: its sequences are opened again.
 void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
   hello.slices = {};  // a target group's
   const ServingGroup* any = groups_.any_that_is_here();
@@ -196,7 +196,7 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
                           .slices = target.slices()});
 }
 
-// The kind it was of, if it was a worker.
+// Returns the worker's kind, if it was one.
 std::optional<DrafterKind> Protocol::forget_worker(PeerId peer, Turn& turn) {
   const auto kind = pool_.remove(peer);
   if (!kind) return std::nullopt;
@@ -224,7 +224,8 @@ void Protocol::worker_left(PeerId peer, Turn& turn) {
   ++totals_.drafters[*kind].left;
 }
 
-// Who is of no use gives its memory back, and its sequences go on without drafts, or to another worker.
+// Unloads draft workers that have not helped for `--unload-drafter` seconds. Their sequences continue without
+// drafts or move to another worker.
 void Protocol::rest_workers(Turn& turn) {
   for (const auto& [peer, pause] : pool_.useless(turn.now())) {
     (void)forget_worker(peer, turn);
@@ -243,7 +244,7 @@ void Protocol::receive(PeerId peer, Shutdown&, Turn& turn) {
   if (ServingGroup* group = groups_.of(peer))
     return target_lost(*group, unavailable("the target group left"), turn);
   worker_left(peer, turn);
-  turn.send(peer, Shutdown{});  // goodbye: nothing of what it said is unread, and it may go
+  turn.send(peer, Shutdown{});  // goodbye: its messages were all read, and it may leave
 }
 
 void Protocol::on(PeerLost& event, Turn& turn) {
@@ -252,7 +253,7 @@ void Protocol::on(PeerLost& event, Turn& turn) {
   worker_lost(event.peer, turn);
 }
 
-// The worker's queue was full: it is left alone for a while, then told again what it missed.
+// The worker's queue was full: it gets no requests for a while, then the messages that it missed.
 void Protocol::on(SendFailed& event, Turn& turn) {
   ++totals_.sends_failed;
   if (ServingGroup* group = groups_.of(event.peer))
@@ -263,7 +264,7 @@ void Protocol::on(SendFailed& event, Turn& turn) {
   PoolWorker* worker = pool_.find(event.peer);
   if (!worker) return;
   const auto* propose = std::get_if<Propose>(&event.message);
-  if (propose && propose->sent_after_us > 0) return;  // its queue is full of what was said again
+  if (propose && propose->sent_after_us > 0) return;  // its queue is full of repeated messages
   pool_.missed(*worker, draft_timeout(), turn.now());
   pool_.owes(event.peer);
   if (const auto* close = std::get_if<Close>(&event.message)) return worker->keep_close(close->sequence);

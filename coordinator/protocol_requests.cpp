@@ -1,5 +1,4 @@
-// What becomes of a request besides its rounds: whether it can be taken, when and where it begins, and its
-// end.
+// The life of a request outside its rounds: its checks, when and in which group it begins, and its end.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +16,7 @@ Status Protocol::check_request(const Request& request) const {
   return target_status_;
 }
 
-// What can only be known once the target is there.
+// Checks that need the target's properties.
 Status Protocol::check_fits(LiveRequest& live, const TargetGroup& target) const {
   const Sequence& sequence = live.sequence;
   const int32_t vocab_size = target.model().vocab_size;
@@ -83,7 +82,7 @@ const LiveRequest* Protocol::find(SequenceId id) const {
   return waits ? waits : groups_.find(id);
 }
 
-// Who came first, to the group that suits it best of those that have a place.
+// Admits requests in order of arrival, each to the most suitable group with a free place.
 void Protocol::admit(Turn& turn) {
   while (LiveRequest* first = queue_.first()) {
     ServingGroup* group = groups_.best_for(*first, TargetGroups::Places::kFree);
@@ -111,10 +110,10 @@ void Protocol::begin(ServingGroup& group, LiveRequest& live, Turn& turn) {
         std::make_unique<TextStream>(*tokenizer_, live.sequence.ids(), live.request.stop, live.request.shown);
 }
 
-// Tells the client.
+// Ends the request and reports it to the client.
 void Protocol::finish(LiveRequest& live, FinishReason reason, Status error, Turn& turn) {
   if (live.round.has_draft && !live.round.used) totals_.drop(DropReason::kNotUsed);
-  std::unique_ptr<LiveRequest> waited;  // it is nobody's any more, and ends here
+  std::unique_ptr<LiveRequest> waited;  // owns a finished request that was still queued
   if (ServingGroup* group = groups_.of(live))
     group->requests.finish(live);
   else

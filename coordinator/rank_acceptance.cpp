@@ -26,7 +26,7 @@ double RankAcceptance::chance(size_t rank) const {
 
 TreeShape RankAcceptance::best_tree(int32_t nodes, int32_t depth) const {
   struct Candidate {
-    double reach;         // chance that the target comes to it
+    double reach;         // chance that the target reaches it
     double parent_reach;  // the same of its parent
     int32_t parent, depth, order;
     size_t rank;

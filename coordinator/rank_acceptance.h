@@ -1,5 +1,5 @@
-// Which of a node's children the target takes, by measurement, and the tree that pays most if that were the
-// same at every node (Sequoia, Chen et al. 2024). Pure.
+// Measures which of a node's children the target takes, and finds the best tree under the assumption that the
+// chances are the same at every node (Sequoia, Chen et al. 2024). Pure.
 #pragma once
 
 #include <array>
@@ -14,17 +14,17 @@ class RankAcceptance {
  public:
   // A verdict on a draft: the accepted nodes, from a child of the root on.
   void observe(DraftTreeView tree, std::span<const int32_t> path);
-  // That the target takes the child of this rank, 0 the first, of a node that it comes to. No rank has more
-  // than the one before it.
+  // The chance that the target takes the child of this rank (0: the first) of a node that it reaches. Chances
+  // never increase with the rank.
   double chance(size_t rank) const;
-  // The tree with the most expected accepted tokens of at most so many nodes and this depth. Sequoia finds it
-  // by a dynamic programme; since no node is likelier than its parent or than the sibling before it, it is
-  // that of the likeliest nodes.
+  // The tree of at most `nodes` nodes and this depth with the most expected accepted tokens. Sequoia finds it
+  // by a dynamic programme. Since no node is likelier than its parent or than the sibling before it, it
+  // consists of the likeliest nodes.
   TreeShape best_tree(int32_t nodes, int32_t depth) const;
 
  private:
-  static constexpr double kMemory = 0.998;  // of a node, at the next one
-  static constexpr double kPrior = 12;      // nodes that the chances are held to be known from at first
+  static constexpr double kMemory = 0.998;  // weight of a node after the next one
+  static constexpr double kPrior = 12;      // weight of the prior, in nodes
   static constexpr std::array<double, kMostTreeChildren> kFirst = {0.65, 0.12,  0.06, 0.03,
                                                                    0.02, 0.015, 0.01, 0.01};
   struct Count {

@@ -1,4 +1,4 @@
-// What a client asked for, how far it got, and how it ended.
+// A client's request, its progress, and its end.
 #pragma once
 
 #include <chrono>
@@ -21,27 +21,27 @@ struct Request {
   std::vector<TokenId> prompt;  // at least one id; the tokenizer has added BOS where it belongs
   SamplingParams sampling;
   int32_t max_tokens = 128;       // emitted tokens, an end-of-sequence token included
-  std::vector<std::string> stop;  // emission ends before the first of these texts
-  std::vector<TokenId> stop_ids;  // emission ends with one of these
-  // What the text must look like; null: anything. It ends where nothing can follow, and at an
-  // end-of-sequence token, which is drawn only where the text may end.
+  std::vector<std::string> stop;  // emission ends before the first stop string
+  std::vector<TokenId> stop_ids;  // emission ends with a stop id
+  // Constrains the text; null: any text. The text ends where nothing can follow, and at an end-of-sequence
+  // token, which is drawn only where the text may end.
   std::shared_ptr<const Grammar> grammar;
-  std::vector<TokenId> shown;  // special tokens that its text has written out
-  // Not negative: log-probabilities of the prompt's tokens but the first, and of so many best ones, come in
-  // Emit before anything else.
+  std::vector<TokenId> shown;  // special tokens written out in its text
+  // Not negative: emits log-probabilities of the prompt's tokens except the first, with this many best
+  // alternatives, before anything else.
   int32_t prompt_logprobs = -1;
   bool ignore_eos = false;
-  // Requests with another salt take nothing that was computed for this one, nor could they tell by the time.
+  // Requests with another salt never use KV blocks of this one, so timing cannot reveal its text.
   std::string cache_salt;
-  int32_t priority = 0;      // the lower, the earlier; with ProtocolOptions::by_priority
+  int32_t priority = 0;      // lower values come first; with ProtocolOptions::by_priority
   GammaPolicyFactory gamma;  // empty: the coordinator's default policy
-  // Its own policy must not slow other requests down (DraftShares).
+  // Whether it chose its own policy, which must not slow down other requests (DraftShares).
   bool pays_for_drafts = false;
-  // When the client asked, if that was before the coordinator is told.
+  // When the client sent the request, if that was before submit().
   std::optional<std::chrono::steady_clock::time_point> asked_at = {};
 };
 
-// What workers are told of it; that of none is 0.
+// The salt as workers know it; 0 for an empty salt.
 inline uint64_t salt_hash(const std::string& cache_salt) {
   uint64_t hash = 0;
   for (const char c : cache_salt) hash = hash_combine(hash + 1, static_cast<unsigned char>(c));
@@ -51,13 +51,13 @@ inline uint64_t salt_hash(const std::string& cache_salt) {
 // kQueued -> kPrefill -> kReady -> kDrafting -> kReady -> kVerifying -> kIdle -> (next round) ... ->
 // kFinished. kFinished is reachable from everywhere.
 enum class RequestState : uint8_t {
-  kQueued,     // waits for a free place
-  kPrefill,    // tokens of the prompt, or of a text that lost its place, are still missing on the target
+  kQueued,     // waits for a free slot
+  kPrefill,    // tokens of the prompt, or of a preempted text, are still missing on the target
   kIdle,       // committed and streamed; the next round has not begun
-  kDrafting,   // a Propose is out and the round waits for its Draft
+  kDrafting,   // a Propose is out, and the round waits for its Draft
   kReady,      // the round's draft (perhaps empty) is decided; waits for a StepPlan
   kVerifying,  // in the StepPlan that is out
-  kFinished,   // told to the client; stays until the target was told to close it
+  kFinished,   // reported to the client; stays until the plan that closes it on the target
 };
 
 constexpr std::string_view request_state_name(RequestState state) {

@@ -1,7 +1,6 @@
-// The requests that are open. RequestQueue has those that wait for a place, in order (as they came, or by
-// priority first), and decides whether one
-// more may wait; RequestTable those of one target group: who runs, and who has finished and must still be
-// closed there. Neither decides what a request does next.
+// The open requests. RequestQueue holds the waiting ones in order (of arrival, or of priority first), and
+// decides whether another may wait. RequestTable holds those of one target group: running requests, and
+// finished ones that must still be closed there. Neither decides the next step of a request.
 #pragma once
 
 #include <memory>
@@ -21,8 +20,8 @@ class RequestQueue {
 
   Status check_room(size_t prompt_tokens) const;
   LiveRequest& add(SequenceId id, Request request);
-  LiveRequest* find(SequenceId id) const;  // null: it does not wait
-  LiveRequest* first() const;              // null: nobody waits
+  LiveRequest* find(SequenceId id) const;  // null: it is not in the queue
+  LiveRequest* first() const;              // null: the queue is empty
   std::unique_ptr<LiveRequest> take(SequenceId id);
 
   size_t size() const { return order_.size(); }
@@ -30,37 +29,37 @@ class RequestQueue {
 
  private:
   const ProtocolOptions& options_;
-  using Place = std::pair<int32_t, SequenceId>;  // ids are given as requests come
+  using Place = std::pair<int32_t, SequenceId>;  // ids are given in order of arrival
   Place place_of(const LiveRequest& live) const { return {options_.priority_of(live.request), live.id()}; }
   std::set<Place> order_;
   RequestMap live_;
   int64_t tokens_ = 0;
 };
 
-// Where to find the requests of all target groups.
+// Finds the requests of all target groups.
 using RequestIndex = std::unordered_map<uint64_t, LiveRequest*>;  // by SequenceId
 
 class RequestTable {
  public:
   explicit RequestTable(RequestIndex& index) : index_(index) {}
-  // From now on it runs here.
+  // Adds a request that runs here from now on.
   LiveRequest& add(std::unique_ptr<LiveRequest> live);
-  // The group is gone: who has finished is forgotten, and the others begin from what was committed. Returns
-  // how many drafts of plans that were out wait for one again.
+  // The group is gone: drops finished requests, and resets the others to their committed text. Returns the
+  // number of drafts in outstanding plans that wait for a draft again.
   int64_t lose_group();
-  // All of them leave.
+  // Removes and returns all requests.
   RequestMap take_all();
   // Null: unknown, or finished and closed.
   LiveRequest* find(SequenceId id) const;
   RequestMap& all() { return live_; }
   const RequestMap& all() const { return live_; }
-  // Oldest first, so that a sequence that found no room in a plan leads the next one.
+  // Oldest first, so that a sequence without room in one plan leads the next one.
   std::vector<LiveRequest*> in_state(RequestState state) const;
 
   size_t running() const { return running_; }  // not finished
-  // The sequence stays until the target was told to close it, because the state hash includes it.
+  // The sequence stays until a plan closes it on the target, because the state hash includes it.
   void finish(LiveRequest& live);
-  // Forgets who has finished and is closed.
+  // Removes requests that have finished and are closed.
   void sweep();
 
  private:

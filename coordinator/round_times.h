@@ -1,5 +1,5 @@
-// How long rounds, passes and prompts take, and from that how long anything is waited for. Knows no request
-// and no worker.
+// Average times of rounds, passes and prefills, and the timeouts that follow from them. Independent of
+// requests and workers.
 #pragma once
 
 #include "comm/transport.h"
@@ -13,19 +13,20 @@ class RoundTimes {
 
   // One pass of the target, from its plan to its result.
   void observe_step(Clock::duration time, int32_t rows, bool prefills);
-  // One round with a draft. A round in which the target or the worker reads prompts is much longer: those
-  // before the first without them, an ordinary one, are forgotten with it.
+  // Takes one round with a draft. A round with a prefill, on target or worker, is much longer: such rounds
+  // are dropped at the first `ordinary` one.
   void observe_round(Clock::duration time, bool ordinary);
 
-  // A round under a match rule waits for its draft so long, and the others of its batch for it.
+  // The time that a round under a match rule waits for its draft, and the other sequences of its batch wait
+  // for it.
   Clock::duration draft_timeout() const;
-  // A round is worth about what its drafts save, some passes of the target: not half a minute of waiting for
-  // a worker that says that it is there and never drafts. Far beyond any difference between one draft and
-  // another.
+  // Under p/q rules: far above any difference between two drafts. Bounded, because a round saves only a few
+  // passes of the target, which do not justify half a minute of waiting for a worker that sends heartbeats
+  // and never drafts.
   Clock::duration liveness_timeout() const;
-  // Beyond this the target is lost.
+  // After this time without a result the target is lost.
   Clock::duration step_timeout() const;
-  // What the target takes to read so many tokens of a prompt.
+  // The expected time of the target to prefill this many prompt tokens.
   Clock::duration reading(int32_t tokens) const;
 
  private:

@@ -1,5 +1,5 @@
-// The committed truth of one request: ids, epoch, round, and a mirror of what the target group holds.
-// Owned by the protocol machine; nothing else may append to it.
+// The committed state of one request: ids, epoch, round, and a mirror of the target group's state. Owned by
+// the protocol machine; nothing else may append to it.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace outrider {
 
-// What every target rank holds of a sequence. Runs ahead of the emitted ids only after an emission cut
-// (end of sequence, limits), when the sequence is about to be closed.
+// Every target rank's state of a sequence. Runs ahead of the emitted ids only after an emission cut (end of
+// sequence, limits), when the sequence is about to be closed.
 struct TargetMirror {
   bool open = false;
   int32_t committed = 0;  // C
@@ -33,22 +33,21 @@ class Sequence {
   int32_t committed() const { return static_cast<int32_t>(ids_.size()); }  // C
   int32_t emitted() const { return committed() - prompt_length_; }
   Epoch epoch() const { return epoch_; }
-  // The prefix hash of all committed ids; kept up to date, so asking is free.
+  // The prefix hash of all committed ids, kept up to date.
   uint64_t hash() const { return hash_; }
   uint64_t hash_of_first(int32_t count) const;
 
-  // A number that no round of this sequence had before, so no uniform keyed by it was ever drawn.
+  // A round number new to this sequence, so no uniform keyed by it was ever drawn.
   Round begin_round() { return Round(next_round_++); }
-  // No round of it was ever answered, so its numbers were drawn for nobody, and begin anew.
+  // Restarts round numbers at 0, when no round of the sequence was ever answered: no draw was used.
   void restart_rounds() { next_round_ = 0; }
 
   void append(TokenId id);
   void bump_epoch() { ++epoch_; }
 
   TargetMirror target;
-  // Target semantics of the messages, in one place: Open, a prefill entry, and a verdict (n, next) on an
-  // entry of gamma.
-  // `kv_length`: of it that the target has from a prefix.
+  // Effects of messages on the target, in one place: Open, a prefill entry, and a verdict (n, next) on an
+  // entry of gamma. `kv_length`: tokens that the target has from a prefix.
   void target_opened(int32_t kv_length = 0);
   void target_prefilled(int32_t input_count) { target.kv_length += input_count; }
   void target_verified(int32_t gamma, int32_t accepted_count);

@@ -1,8 +1,8 @@
-// Which passes tell what passes of so many rows cost. The first plain passes after a draft do not: the
-// target's threads have gone to sleep, and caches hold the draft model, which plain decoding, having no
-// drafts, never meets (docs/default-policy.md has figures). Nor does a pass beside which a shadow draft was
-// under way: where drafts are made on the target's own devices it waited for them. A pass that verifies a
-// draft always follows one. Plain values; told in the order of events.
+// Selects the passes that are fair samples of pass times. The first plain passes after a draft are not: the
+// target's threads have gone to sleep, and caches hold the draft model, which never happens in plain decoding
+// (docs/default-policy.md has figures). Neither is a pass beside a probe draft: where drafts are made on the
+// target's own devices it waited for them. A pass that verifies a draft always follows one, so it is fair.
+// Plain values; events come in order.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ class SettledPasses {
 
   // A draft was made for the next pass.
   void draft() { drafted_ = true; }
-  // One came that no pass waited for.
+  // A probe draft came.
   void shadow() { unsettled_ = std::max(unsettled_, 1); }
-  // A pass is over: whether to learn from it. From the very first, since nothing else is known. `beside`: a
-  // shadow draft is under way.
+  // A pass is over: returns whether to learn from it. The very first pass counts, since nothing else is
+  // known. `beside`: a probe draft is under way.
   bool next(bool beside = false) {
     const bool drafted = std::exchange(drafted_, false);
     const int unsettled = std::exchange(unsettled_, drafted ? kUnsettled : std::max(0, unsettled_ - 1));
@@ -27,8 +27,8 @@ class SettledPasses {
   }
 
  private:
-  bool drafted_ = false;  // for the next pass
-  int unsettled_ = 0;     // so many passes from now on, unless they verify a draft
+  bool drafted_ = false;  // a draft was made for the next pass
+  int unsettled_ = 0;     // number of coming passes to skip, unless they verify a draft
   bool first_ = true;
 };
 

@@ -10,7 +10,7 @@ void ShadowDrafts::take(LiveRequest& live, PoolWorker& worker, Draft& draft, con
                         Clock::time_point now) {
   ShadowDraft& shadow = *live.link.shadow;
   const Clock::duration lost = live.link.proposal.lost_time(draft), waited = now - shadow.sent_at;
-  // It may have waited for a pass to end, where the reader of messages is busy with it.
+  // The exchange may include the wait for a pass, which keeps the reader of messages busy.
   const auto pass = std::chrono::duration<double>(costs_.all().verify_seconds(1, 0));
   worker.answer_time().lost(lost > Clock::duration(0));
   worker.answer_time().suppose(waited - lost - busy_time(draft) -
@@ -20,8 +20,8 @@ void ShadowDrafts::take(LiveRequest& live, PoolWorker& worker, Draft& draft, con
   compare(live);
 }
 
-// What the drafts of one step cost is known with the last of them, which came after `waited`. The first token
-// of each comes from the pass that reads the text, so the others say what a token costs.
+// The cost of a step's drafts is known with its last draft, `waited` after the request. The first token of
+// each draft comes from the pass that prefills the text, so the other tokens show the cost of a token.
 void ShadowDrafts::learn_costs(const LiveRequest& live, PoolWorker& worker, const Draft& draft,
                                Clock::duration waited, const RequestMap& requests) {
   const Clock::time_point sent_at = live.link.shadow->sent_at;
@@ -35,7 +35,7 @@ void ShadowDrafts::learn_costs(const LiveRequest& live, PoolWorker& worker, cons
   const double wait = std::chrono::duration<double>(waited).count();
   const double reading = static_cast<double>(phase.reading_ns) * 1e-9;
   const double drafting = static_cast<double>(phase.drafting_ns) * 1e-9;
-  const bool has_read = phase.unread > kCatchUpTokens;  // and how long that takes says nothing of a token
+  const bool has_read = phase.unread > kCatchUpTokens;  // a long prefill makes its time no measure of a token
   ShadowDrafting shadow{.tokens = phase.longest,
                         .busy = {},
                         .exchange = std::max(0.0, wait - reading - drafting),
@@ -57,7 +57,7 @@ void ShadowDrafts::compare(LiveRequest& live) const {
   shadow.reset();
 }
 
-// Known once the text has gone on past the draft, or otherwise than it.
+// Known once the text has grown past the draft, or differs from it.
 std::optional<int32_t> ShadowDrafts::accepted_of(const ShadowDraft& shadow, const Sequence& sequence) const {
   const auto& ids = *shadow.ids;
   if (options_.synthetic_acceptance)

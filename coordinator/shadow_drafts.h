@@ -1,5 +1,5 @@
-// What is learnt from drafts that no round waited for: what they cost, and under match rules how much of them
-// the text went on with. Never puts a token into a plan.
+// Evaluates probe drafts, which no round waited for: their cost, and under match rules how many of their
+// tokens match the text. Never puts a token into a plan.
 #pragma once
 
 #include <optional>
@@ -15,12 +15,13 @@ class ShadowDrafts {
  public:
   ShadowDrafts(const ProtocolOptions& options, DrafterCosts& costs) : options_(options), costs_(costs) {}
 
-  // Under match rules a round accepts what the target would have written anyway.
+  // Under match rules a probe draft can be compared with the text: a round accepts the tokens that the target
+  // writes.
   static bool tests(const LiveRequest& live) { return is_match_rule(live.request.sampling.rule); }
-  // The draft that live.link.shadow waits for came, and is what was asked for.
+  // Takes the draft that live.link.shadow waits for, after its checks.
   void take(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
             Clock::time_point now);
-  // Whenever the text has grown.
+  // Compares the probe draft with the text; called whenever the text has grown.
   void compare(LiveRequest& live) const;
 
  private:

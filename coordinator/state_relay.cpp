@@ -15,8 +15,8 @@ bool StateRelay::reads_states(const LiveRequest& live) const {
          live.sequence.target.open;
 }
 
-// Where the target drafts, too, rows go to those that draft now or will soon. While one rehearses nothing
-// more is told: rows of the next round would end the draft.
+// Where the target can draft, too, rows are sent only for sequences whose worker drafts now or will soon.
+// During a rehearsal no further rows are sent: rows of the next round would end the draft.
 bool StateRelay::is_worth_rows(const LiveRequest& live) const {
   const HeadPlace& place = target_.place;
   if (!target_.drafts() || place.at_worker() || live.state == RequestState::kDrafting) return true;
@@ -63,7 +63,7 @@ void StateRelay::ask(const RequestMap& requests, StepPlan& step) {
 
 Status StateRelay::check(const StepResult& result) const {
   auto ask = asked_.begin();
-  int64_t told = 0;  // of this ask
+  int64_t told = 0;  // of this request
   for (const StateRows& rows : result.states) {
     if (ask != asked_.end() && ask->sequence != rows.sequence) told = 0;
     ask = std::find_if(ask, asked_.end(),
@@ -80,7 +80,7 @@ Status StateRelay::check(const StepResult& result) const {
   return {};
 }
 
-// By a link they went to the worker that they were asked for, and to no other one.
+// Rows by a link went only to the worker that they were requested for.
 bool StateRelay::is_here_for(const StateRows& rows, const LiveRequest& live) const {
   const auto ask = std::find_if(asked_.begin(), asked_.end(),
                                 [&](const StateAsk& asked) { return asked.sequence == rows.sequence; });
@@ -92,7 +92,7 @@ void StateRelay::pass_on(StepResult& result, RequestTable& requests, Turn& turn)
     if (rows.transfer > 0) totals_.state_link_bytes += rows.rows() * rows.width * int64_t{sizeof(uint16_t)};
     LiveRequest* live = requests.find(rows.sequence);
     if (!live || !reads_states(*live) || !is_here_for(rows, *live)) continue;
-    // The worker may be another one than when they were asked for.
+    // The sequence may have another worker than at the request.
     const int32_t first = rows.first.value();
     const auto count = std::min(static_cast<int32_t>(rows.rows()), live->sequence.committed() - 1 - first);
     if (first > live->link.states || count <= 0) continue;

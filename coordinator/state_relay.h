@@ -1,7 +1,7 @@
-// Rows of the target's states pass here on their way to draft workers that hold a head (StateRows), or news
-// of those that go from device to device: what a plan asks the target for, and whose what has come is. Knows
-// no draft and no verdict; nothing is kept here but how many rows each worker was sent, since the target can
-// tell every row again.
+// Relays hidden states of the target to draft workers with a head (StateRows), or announcements of rows that
+// go from device to device. Chooses the rows that a plan asks for, and the receiver of each result.
+// Independent of drafts and verdicts. Stores only the number of rows sent to each worker, since the target
+// can send every row again.
 #pragma once
 
 #include <vector>
@@ -18,17 +18,17 @@ class StateRelay {
              Totals& totals)
       : options_(options), target_(target), pool_(pool), totals_(totals) {}
 
-  // A round waits for its draft, and its worker for rows that the target has: the idle target is asked for
-  // them, even if there is nothing else to do.
+  // Whether a round waits for a draft whose worker waits for rows that the target has. Then an idle target is
+  // asked for the rows, even without other work.
   bool is_awaited(const RequestMap& requests) const;
-  // Adds to a plan what workers lack, as of behind its pass. The plan is out.
+  // Adds the rows that workers lack to a plan that is sent, up to the state after its pass.
   void ask(const RequestMap& requests, StepPlan& step);
-  // Whether a result has what was asked for, or less.
+  // Checks that a result has only the requested rows, or fewer.
   Status check(const StepResult& result) const;
-  // Hands on what came, in a result whose verdicts were applied. A round whose worker waits for rows that the
-  // target does not have goes on without its draft.
+  // Passes on the rows of a result whose verdicts were applied. A round whose worker waits for rows that the
+  // target does not have continues without its draft.
   void pass_on(StepResult& result, RequestTable& requests, Turn& turn);
-  // A worker's queue had no room for them.
+  // Undoes the sending of rows that a worker's queue had no room for.
   static void take_back(const StateRows& rows, LiveRequest& live) {
     live.link.states = std::min(live.link.states, rows.first.value());
   }
@@ -37,14 +37,14 @@ class StateRelay {
   bool reads_states(const LiveRequest& live) const;
   bool is_here_for(const StateRows& rows, const LiveRequest& live) const;
   bool is_worth_rows(const LiveRequest& live) const;
-  // Of the tokens that have keys and values behind the plan that is out, or now.
+  // The number of tokens with keys and values after the outstanding plan, or now.
   int32_t told_behind(const LiveRequest& live) const;
 
   const ProtocolOptions& options_;
   const TargetGroup& target_;
   const WorkerPool& pool_;
   Totals& totals_;
-  std::vector<StateAsk> asked_;  // by the plan that is out
+  std::vector<StateAsk> asked_;  // in the outstanding plan
 };
 
 }  // namespace outrider

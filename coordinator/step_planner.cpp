@@ -6,13 +6,13 @@
 namespace outrider {
 namespace {
 
-// A StepPlan's frame takes no more than this, and for each entry so much and the frames of its Open and
-// Draft.
+// Upper bounds of the frame of a StepPlan: kPlanBytes, and for each entry kEntryBytes and the frames of its
+// Open and Draft.
 constexpr size_t kPlanBytes = 256, kEntryBytes = 144, kChangeBytes = 24;
-// Each row of a prompt that is scored has logits over the whole vocabulary, and a place in the result.
+// Each scored row of a prompt needs logits over the whole vocabulary, and room in the result.
 constexpr int32_t kScoredChunk = 64;
 
-// The shapes of the next trees, of a target that drafts itself.
+// The shapes of the next trees, for a target that drafts itself.
 size_t shape_bytes(const ProtocolOptions& options) {
   const TreeShape& shape = options.tree.shape;
   if (shape.is_chain()) return 0;
@@ -20,7 +20,7 @@ size_t shape_bytes(const ProtocolOptions& options) {
   return static_cast<size_t>(options.max_num_seqs) * (32 + numbers * sizeof(int32_t));
 }
 
-// The most that a sequence adds to the plan's frame. Its draft takes no more there than in the Draft's frame.
+// The most bytes that a sequence adds to the plan's frame. Its draft takes no more than in the Draft's frame.
 size_t entry_bytes(const LiveRequest& live) {
   const bool is_ready = live.state == RequestState::kReady;
   size_t bytes = kEntryBytes + (live.sequence.target.open ? 0 : live.open_bytes);
@@ -28,7 +28,7 @@ size_t entry_bytes(const LiveRequest& live) {
   if (!live.constraint) return bytes;
   if (is_ready)
     return bytes + live.round.masks.bytes + static_cast<size_t>(live.round.masks.forced) * sizeof(TokenId);
-  return bytes + kMaskBytes + most_set_bytes(live.constraint->vocab_size());  // the first row's
+  return bytes + kMaskBytes + most_set_bytes(live.constraint->vocab_size());  // of the first row
 }
 
 }  // namespace
@@ -44,14 +44,14 @@ bool StepPlanner::open_fits(size_t frame_bytes) const {
   return kPlanBytes + kEntryBytes + frame_bytes <= options_.max_bytes_per_step;
 }
 
-// Lockstep: a batch verifies together, so the idle target waits for drafts that are on their way.
+// Lockstep: a batch verifies together, so the idle target waits for drafts that are under way.
 bool StepPlanner::waits_for_drafts(const RequestTable& requests, Clock::time_point now) {
   return std::any_of(requests.all().begin(), requests.all().end(), [now](const auto& item) {
     return item.second->state == RequestState::kDrafting && now < item.second->round.batch_deadline;
   });
 }
 
-// Who has finished is closed, and what open sequences have computed of their prompts is there for others.
+// Closes finished sequences, and makes the prompts of open sequences available to others.
 void StepPlanner::close_and_keep(RequestTable& requests, StepPlan& step) {
   step.state_hash = kv_.state_hash();
   for (auto& [id, live] : requests.all()) {
@@ -67,7 +67,7 @@ void StepPlanner::close_and_keep(RequestTable& requests, StepPlan& step) {
   }
 }
 
-// Of several that begin alike one reads the prompt, and the others take it from there.
+// If several waiting prompts begin alike, one is prefilled and the others reuse its blocks.
 bool StepPlanner::waits_for_prompt(const LiveRequest& live, int32_t known,
                                    const RequestTable& requests) const {
   return std::any_of(requests.all().begin(), requests.all().end(), [&](const auto& item) {
@@ -88,14 +88,14 @@ bool StepPlanner::open(LiveRequest& live, const PrefixIndex::Match& found, StepP
   return true;
 }
 
-// In the order in which places and blocks are given.
+// The order in which slots and blocks are given.
 bool StepPlanner::comes_before(const LiveRequest& a, const LiveRequest& b) const {
   return std::pair(options_.priority_of(a.request), a.id()) <
          std::pair(options_.priority_of(b.request), b.id());
 }
 
-// Whoever comes later gives its place up: it is closed, what it computed is kept as long as nobody needs
-// that, and it is opened again when there is room. Slices of q would be lost with its place.
+// Preempts the youngest sequence: closes it, keeps its blocks as long as they are not needed, and opens it
+// again when there is room. Slices of q would be lost with its KV slots.
 bool StepPlanner::find_room(LiveRequest& live, int32_t tokens, RequestTable& requests, StepPlan* step) {
   while (!kv_.make_room(live, tokens)) {
     LiveRequest* last = nullptr;
@@ -140,13 +140,13 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t places,
   if (plan_ || waits_for_drafts(requests, now)) return std::nullopt;
   for (LiveRequest* live : requests.in_state(RequestState::kReady))
     if (!live->sequence.target.open)
-      live->become(RequestState::kPrefill);  // its draft came when it was closed
+      live->become(RequestState::kPrefill);  // its draft came while it was closed
   const auto ready = requests.in_state(RequestState::kReady);
   const auto prefill = requests.in_state(RequestState::kPrefill);
   const bool has_closes = std::any_of(requests.all().begin(), requests.all().end(), [](const auto& item) {
     return item.second->finished() && item.second->sequence.target.open;
   });
-  // Closes alone are worth a step only when nothing else will bring them.
+  // A plan of closes alone is sent only if no other plan will bring them.
   if (ready.empty() && prefill.empty() && !(has_closes && requests.running() == 0)) return std::nullopt;
 
   StepPlan step = begin(requests, now);
@@ -157,7 +157,7 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t places,
   kv_.finish(step);
   plan_->bytes += step.prefixes.size() * kChangeBytes;
   if (step.entries.empty() && step.closes.empty() && step.opens.empty() && step.prefixes.empty()) {
-    plan_.reset();  // all wait, for blocks or for those that wait for drafts
+    plan_.reset();  // all requests wait for blocks or drafts
     --next_step_;
     return std::nullopt;
   }
@@ -166,7 +166,7 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t places,
 
 void StepPlanner::add_ready(RequestTable& requests, int32_t most_rows, size_t most_bytes, StepPlan* step) {
   for (LiveRequest* live : requests.in_state(RequestState::kReady)) {
-    if (live->state != RequestState::kReady) continue;  // it gave its place up just now
+    if (live->state != RequestState::kReady) continue;  // it was preempted just now
     const int32_t kv_length = live->sequence.target.kv_length;
     const int32_t input_count = live->sequence.committed() - kv_length;
     if (plan_->rows + input_count + live->round.drafted() > most_rows) continue;
@@ -180,7 +180,7 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* s
   auto open_count =
       static_cast<size_t>(std::count_if(requests.all().begin(), requests.all().end(),
                                         [](const auto& item) { return item.second->sequence.target.open; }));
-  bool is_full = false;  // somebody waits for blocks, so nobody behind it is opened
+  bool is_full = false;  // a sequence waits for blocks, so no later one is opened
   auto waiting = requests.in_state(RequestState::kPrefill);
   if (options_.by_priority)
     std::stable_sort(waiting.begin(), waiting.end(), [](const LiveRequest* a, const LiveRequest* b) {
@@ -203,7 +203,7 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* s
     }
     open_count += is_new;
     if (live->has_read_again()) {
-      live->become(RequestState::kReady);  // what is left is its round
+      live->become(RequestState::kReady);  // prefilled: its round is next
       continue;
     }
     const int32_t end = live->sequence.committed() - (live->reads_again() ? 1 : 0);
@@ -213,7 +213,7 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* s
   }
 }
 
-// Should the group die, another one needs them again.
+// Copies rows, so that another group can use them if this one fails.
 template <class Row>
 std::vector<Row> StepPlanner::rows_of_q(std::vector<Row>& rows) const {
   return options_.outlives_group() ? rows : std::move(rows);
@@ -254,7 +254,7 @@ void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point 
   plan_->context += sequence.committed();
   plan_->prefills |= reads;
   if (sampling)
-    for (const TokenMask& mask : round.masks.masks)  // of a draft that was lost only the first is left
+    for (const TokenMask& mask : round.masks.masks)  // if its draft was lost, only the first mask is left
       if (mask.row <= round.drafted()) step->entries.back().masks.push_back(mask);
   const bool scores = first && live.request.prompt_logprobs >= 0;
   plan_->entries.push_back({.live = &live,

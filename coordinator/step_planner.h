@@ -1,6 +1,5 @@
-// What the idle target does next: one StepPlan over decode, verify and prefill rows, bounded in rows and
-// bytes. One plan is out at a time. Decides who goes into it, oldest first; never what is drafted or
-// committed.
+// Plans the target's next pass: one StepPlan of decode, verify and prefill rows, bounded in rows and bytes.
+// One plan is out at a time. Chooses its sequences, oldest first; never decides drafts or commits.
 #pragma once
 
 #include <optional>
@@ -14,23 +13,22 @@
 namespace outrider {
 
 struct PlannedEntry {
-  LiveRequest* live = nullptr;  // stays at least until the target was told to close it, in a later plan
+  LiveRequest* live = nullptr;  // valid until a later plan closes it on the target
   int32_t input_count = 0;
   bool sampling = false;
-  bool first = false;  // ends a prefill
-  // Prompt tokens from first_scored on whose log-probabilities the result has to bring; -1: none are asked
-  // for.
+  bool first = false;  // the entry ends a prefill
+  // The result must bring log-probabilities of prompt tokens from first_scored on; -1: none are requested.
   int32_t first_scored = 0, scored = -1;
 };
 
 struct OutstandingPlan {
   uint64_t step = 0;
   std::vector<PlannedEntry> entries;
-  std::vector<LiveRequest*> gave_up;  // were closed for want of blocks, and will be read again
+  std::vector<LiveRequest*> gave_up;  // preempted for want of blocks; will be prefilled again
   int32_t rows = 0;
   size_t bytes = 0;       // of its frame, at most
   int64_t context = 0;    // summed over the entries
-  bool prefills = false;  // some rows are prompt rows, which cost otherwise
+  bool prefills = false;  // some rows are prefill rows, which have another cost
   Clock::time_point sent_at;
 };
 
@@ -38,18 +36,18 @@ class StepPlanner {
  public:
   StepPlanner(const ProtocolOptions& options, KvLedger& kv) : options_(options), kv_(kv) {}
 
-  // The plan for the target, which is out from now on; its requests are verifying. Empty: one is out, or
-  // there is nothing to do, or the target waits for drafts. `places`: sequences that it holds at most. There
-  // may be more requests, of a group that died; some of them wait.
+  // Makes the next plan for the target, which is outstanding from now on; its requests are verifying. Empty:
+  // a plan is outstanding, or there is no work, or the target waits for drafts. `places`: the target's number
+  // of slots. There may be more requests, of a failed group; some then wait.
   std::optional<StepPlan> plan(RequestTable& requests, size_t places, Clock::time_point now);
-  // The same without any entry, for what else a plan brings. None is out.
+  // The same without entries, for the other parts of a plan. No plan may be out.
   StepPlan plan_nothing(RequestTable& requests, Clock::time_point now);
   // Null: the target is idle.
   const OutstandingPlan* outstanding() const { return plan_ ? &*plan_ : nullptr; }
-  // Its result has come, or nobody is there to send one.
+  // Its result has come, or the group that would send it is gone.
   OutstandingPlan take() { return *std::exchange(plan_, std::nullopt); }
   void drop() { plan_.reset(); }
-  // The plan that is out is so much younger than it seems: nobody looked for its result.
+  // The outstanding plan is `missed` younger than it seems: the loop did not look for its result.
   void move(Clock::duration missed) {
     if (plan_) plan_->sent_at += missed;
   }
@@ -58,9 +56,9 @@ class StepPlanner {
   // Rows and bytes of drafts in any plan; the rest is kept for prompts.
   int32_t decode_rows() const { return options_.max_rows_per_step - options_.max_rows_per_step / 4; }
   size_t decode_bytes() const { return options_.max_bytes_per_step - options_.max_bytes_per_step / 4; }
-  // Whether it fits a plan, alone. `frame_bytes`: of the Draft, or of the prompt's Open.
+  // Whether a draft fits into a plan of its own. `frame_bytes`: of the Draft, or of the prompt's Open.
   bool draft_fits(size_t frame_bytes) const;
-  // Rows of a sequence whose masks fit beside those of all others, one at least.
+  // The number of a sequence's rows whose masks fit beside those of all other sequences; at least 1.
   int32_t mask_rows(int32_t vocab_size) const;
   bool open_fits(size_t frame_bytes) const;
 

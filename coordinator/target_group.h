@@ -1,5 +1,5 @@
-// One target group: who it is, while it is there, and what follows from its passes: the plan that is out, how
-// long rounds take, and what they cost. Each part keeps its own state; this one only knows who is there.
+// One target group: its identity while it is connected, and the results of its passes: the outstanding plan,
+// the times of rounds, and their cost. Each part keeps its own state; this class only tracks the connection.
 #pragma once
 
 #include <algorithm>
@@ -30,39 +30,37 @@ class TargetGroup {
     own_kind_ = hello_.own_drafter == 0 ? 0 : costs.add_kind(own_fingerprint());
     kv.reset(kv_blocks_of(hello_));
   }
-  void move_to(PeerId peer) { peer_ = peer; }  // the same life on a new connection
+  void move_to(PeerId peer) { peer_ = peer; }  // the same life of the group, on a new connection
   void leave() {
     peer_.reset();
     planner.drop();
     kv.reset(0);
   }
 
-  // What it said it is; while it is here.
+  // The group's own description; valid while it is connected.
   Generation generation() const { return hello_.generation; }
   const Hello& hello() const { return hello_; }
   const ModelInfo& model() const { return hello_.model; }
   const SliceDoors& slices() const { return hello_.slices; }
   uint64_t head_fingerprint() const { return hello_.head_fingerprint; }
-  // The head of draft workers whose StateRows it tells, and how wide these are; 0: of none.
+  // The head of draft workers for which it sends StateRows; 0: none.
   uint64_t state_head() const { return hello_.state_width > 0 ? hello_.state_head : 0; }
   int32_t state_width() const { return hello_.state_width; }
-  // The kind of the drafter that is part of the group; 0: there is none, and draft workers draft. Where it is
-  // a head that workers may have, too, that is another kind: its drafts are the same, their costs are not.
+  // The kind of the drafter that is part of the group; 0: draft workers draft. A head that workers may have,
+  // too, counts as another kind here, because its drafts are the same but its costs are not.
   DrafterKind own_kind() const { return own_kind_; }
   bool drafts() const { return own_kind_ != 0; }
-  // Its head drafts in either place.
+  // Whether its head can draft in two places, here and at workers.
   bool has_two_places() const { return drafts() && state_head() != 0; }
   int32_t max_context() const { return max_context_of(hello_); }
-  // That of a group which says this.
+  // The context of a group with this Hello.
   int32_t max_context_of(const Hello& hello) const {
     int32_t possible = std::min(hello.model.max_context, kMostIds);
     const int64_t tokens = kv_blocks_of(hello) * kBlockTokens;
     if (tokens > 0) possible = static_cast<int32_t>(std::min<int64_t>(possible, tokens));
     return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
   }
-  int64_t kv_tokens() const {
-    return kv_blocks_of(hello_) * kBlockTokens;
-  }  // of its cache; 0: it did not say
+  int64_t kv_tokens() const { return kv_blocks_of(hello_) * kBlockTokens; }  // of its cache; 0: unknown
   size_t places() const {
     const auto wanted = static_cast<size_t>(options_.max_num_seqs);
     return hello_.max_sequences > 0 ? std::min(wanted, static_cast<size_t>(hello_.max_sequences)) : wanted;

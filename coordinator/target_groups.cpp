@@ -5,11 +5,11 @@
 namespace outrider {
 namespace {
 
-// A group is much busier than another that runs this many requests fewer, and a half of that number besides.
+// A group is much busier than another if it runs more than 1.5 times the other's requests plus this number.
 constexpr size_t kBusier = 2;
 bool is_much_busier(size_t running, size_t than) { return running > than + than / 2 + kBusier; }
 
-// Tokens of its text that need not be computed there, or will soon be there because another reads them.
+// Tokens of its text that are cached there, or will be soon because another request prefills them.
 int32_t known_tokens(const LiveRequest& live, const ServingGroup& group) {
   const KvLedger& kv = group.target.kv;
   int32_t known = kv.find(live).length;
@@ -58,7 +58,7 @@ Status TargetGroups::check(const Hello& hello, const ServingGroup& place) const 
     return invalid_argument(fmt::format("vocabulary of {} and context of {} make no sense",
                                         hello.model.vocab_size, hello.model.max_context));
   for (const ServingGroup& other : groups_) {
-    // One that was lost counts, too, while requests that it began wait for another one.
+    // A lost group's entry counts, too, while its requests wait for another group.
     if (other.target.is_here() ? &other == &place : other.requests.running() == 0) continue;
     const Hello& theirs = other.target.hello();
     if (hello.model.fingerprint != theirs.model.fingerprint ||

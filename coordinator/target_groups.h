@@ -1,7 +1,6 @@
-// The target groups of a coordinator, each with what is decided for it alone: its requests, both halves of
-// their rounds, its plans and its KV cache. Decides who may be one of them, and which of them a request runs
-// in. A place in the table outlives its group: who joins after a group was lost takes it over, with what was
-// learnt there of times and costs.
+// The target groups of a coordinator, each with its own state: its requests, both halves of their rounds, its
+// plans and its KV cache. Decides which groups may join, and which group runs a request. An entry outlives
+// its group: the next group to join takes it over, with its learnt times and costs.
 #pragma once
 
 #include <deque>
@@ -14,7 +13,7 @@
 
 namespace outrider {
 
-// Why a group finds no place now; it may later.
+// The reason why a group cannot join now; it may later.
 inline constexpr std::string_view kGroupHasJoined = "a target group has already joined";
 inline constexpr std::string_view kGroupsHaveJoined = "target groups have already joined";
 
@@ -52,27 +51,27 @@ class TargetGroups {
   // ---- membership
   size_t count_here() const;
   bool any_here() const { return any_that_is_here() != nullptr; }
-  // What holds for each group that is here, as all must agree: its model, say. Null: none is here.
+  // The properties on which all connected groups agree, such as the model. Null: none is connected.
   const ServingGroup* any_that_is_here() const;
   ServingGroup* of(PeerId peer);
   const ServingGroup* of(PeerId peer) const { return const_cast<TargetGroups*>(this)->of(peer); }
-  // Where a group that says hello belongs: its own place, or one that is free. Null: there is none.
+  // The entry of a group that says Hello: its own one, or a free one. Null: there is none.
   ServingGroup* place_of(PeerId peer, Generation generation);
-  // Whether the texts of a new group are those of the groups that are here.
+  // Checks that the texts of a new group would equal those of the connected groups.
   Status check(const Hello& hello, const ServingGroup& place) const;
 
   // ---- requests
-  ServingGroup* of(const LiveRequest& live);  // null: it waits for a place
-  LiveRequest* find(SequenceId id) const;     // null: it runs nowhere
+  ServingGroup* of(const LiveRequest& live);  // null: it waits for a slot
+  LiveRequest* find(SequenceId id) const;     // null: unknown, or not running
   size_t running() const;
-  // Where a request had best run: in the group that has read how its text begins, if that saves half of what
-  // has to be read elsewhere and the group is not much busier than another; else in the least busy one.
+  // The best group for a request: the one with the longest cached beginning of its text, if that saves half
+  // of the prefill elsewhere and the group is not much busier than another; else the least busy one.
   enum class Places { kFree, kAny };  // kFree: only groups that run fewer than they may; null: all are full
   ServingGroup* best_for(const LiveRequest& live, Places places);
 
  private:
   RequestIndex index_;
-  std::deque<ServingGroup> groups_;  // as many as may join
+  std::deque<ServingGroup> groups_;  // the maximal number of groups
 };
 
 }  // namespace outrider

@@ -8,7 +8,7 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
-// The longest end of pending_ that is a proper beginning of a stop string.
+// The length of the longest end of pending_ that is a proper beginning of a stop string.
 size_t StopMatcher::held_length() const {
   size_t held = 0;
   for (const std::string& stop : stops_) {
@@ -25,7 +25,7 @@ std::string StopMatcher::append(std::string_view piece, bool may_stop) {
   pending_ += piece;
   size_t match = std::string::npos;
   for (const std::string& stop : stops_) {
-    // What ended earlier did not count.
+    // An earlier end did not count.
     const size_t at = may_stop ? pending_.find(stop, before - std::min(before, stop.size() - 1)) : match;
     if (at >= match) continue;
     match = at;

@@ -15,10 +15,10 @@ namespace outrider {
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops);
-  // What may be shown now. After a match it ends before the stop string, and nothing more comes. `may_stop`:
-  // a stop string that ends in this piece counts.
+  // Returns the text that may be shown now. After a match it ends before the stop string, and nothing more
+  // comes. `may_stop`: a stop string that ends in this piece counts.
   std::string append(std::string_view piece, bool may_stop = true);
-  std::string flush();  // what was held back, when no more text will come
+  std::string flush();  // returns the held-back text, when no more text will come
   bool stopped() const { return stopped_; }
   const std::string& matched() const { return matched_; }  // empty: none
 
@@ -47,7 +47,7 @@ class TextStream {
   StreamDecoder decoder_;
   StopMatcher matcher_;
   std::vector<TokenId> shown_;
-  bool may_stop_ = true;  // as it was told last
+  bool may_stop_ = true;  // the last value passed in
 };
 
 }  // namespace outrider

@@ -35,7 +35,7 @@ Json args_of(const RoundDone& round) {
   return args;
 }
 
-// A peer's word about its own time cannot stretch a span beyond the wait for it.
+// Limits a peer's reported time to the wait for it.
 TraceSpan busy_within(TraceSpan wait, int64_t busy_ns) {
   const auto length = std::max<Clock::duration>(wait.end - wait.begin, Clock::duration(0));
   const auto busy =
@@ -48,12 +48,12 @@ TraceSpan busy_within(TraceSpan wait, int64_t busy_ns) {
 using PassName = std::pair<int32_t, uint64_t>;
 PassName pass_of(const RoundDone& round) { return {round.group, round.step}; }
 
-// Groups but the first are told by number: where there is one, nobody asks which.
+// Names a group by number, except the first: most runs have only one.
 std::string in_group(int32_t group, const char* what) {
   return group == 0 ? what : fmt::format("group {}: {}", group, what);
 }
 
-// All rounds that one target pass judged.
+// All rounds that one target pass verified.
 struct Pass {
   int32_t group = 0;
   uint64_t step = 0;
@@ -117,8 +117,8 @@ class Drawing {
       drafts_.insert_or_assign({pass_of(round), round.request}, *place);
   }
 
-  // A worker prepares from its last draft on until it is asked again; over links that is longer than it looks
-  // from here, by as much at either end.
+  // A worker prepares from its last draft until its next Propose. Over links that is longer than seen from
+  // here, by one way at either end.
   void preparation(const RoundDone& round, PeerId worker, Clock::time_point last_draft) {
     const Clock::duration busy = std::chrono::nanoseconds(round.prepare_ns);
     const auto late = std::max(Clock::duration(0), busy - (round.begun_at - last_draft));
@@ -160,7 +160,7 @@ class Drawing {
     return args;
   }
 
-  // Peers report only how long they were busy, so either way gets half of the rest.
+  // Peers report only busy times, so each way gets half of the remaining wait.
   void legs(const char* there, const char* back, TraceSpan wait, TraceSpan busy, const std::string& id) {
     const Json args{{"placed", "assumed"}};
     const auto leg = [&](const char* name, TraceSpan span) {
@@ -172,7 +172,7 @@ class Drawing {
     leg(back, {busy.end, wait.end});
   }
 
-  // By the order in which they first drafted.
+  // Numbered in order of the first draft.
   std::string lane_of(PeerId worker) {
     if (worker == PeerId()) return "some draft worker";
     const auto number = workers_.try_emplace(worker, workers_.size() + 1).first->second;

@@ -1,10 +1,10 @@
-// Where the time of every round went, as a Chrome trace (opens in Perfetto and chrome://tracing). Lanes by
-// role: the coordinator's passes and, by request, its rounds and what they wait for, all by its own clock;
-// each draft worker; the target rank that leads (the others work with it and report no times); the wire.
-// Workers report how long they were busy, not when: their slices have that length and lie in the middle of
-// the wait for them, and say so ("placed": "assumed"); the same is true of the two ways over the wire between
-// them. Arrows lead from a draft to the pass that judged it; counters tell lengths, acceptance and who waits.
-// Bounded in memory; written once, at the end.
+// The time of every round, as a Chrome trace (opens in Perfetto and chrome://tracing). Lanes by role: the
+// coordinator's passes and, by request, its rounds and their waits, all by the coordinator's clock; each
+// draft worker; the leader of the target (the other ranks work with it and report no times); the wire.
+// Workers report durations, not times: their slices lie in the middle of the wait for them, and are marked
+// "placed": "assumed"; the same is true of the two ways over the wire. Arrows lead from a draft to the pass
+// that verified it; counters show lengths, acceptance and waiting requests. Bounded in memory; written once,
+// at the end.
 #pragma once
 
 #include <cstdio>
@@ -20,13 +20,13 @@ class Trace {
   // Rounds beyond the limit are counted, not kept.
   explicit Trace(size_t max_rounds = size_t{1} << 18) : max_rounds_(max_rounds) {}
 
-  // Who sent a draft of this round; told before the round is added. Drafts that no round used are forgotten.
+  // The sender of a draft of this round; called before add(). Drafts that no round used are forgotten.
   void note_draft(SequenceId request, Round round, PeerId worker);
   // `queued`: requests that wait to be begun.
   void add(const RoundDone& round, size_t queued = 0);
   size_t dropped() const { return dropped_; }
   const std::vector<RoundDone>& rounds() const { return rounds_; }
-  // Whether it was written is told by ferror() and fclose().
+  // The caller checks ferror() and fclose().
   void write(std::FILE* file) const;
 
  private:
@@ -34,7 +34,7 @@ class Trace {
   size_t dropped_ = 0;
   std::vector<RoundDone> rounds_;
   struct Aside {
-    PeerId worker;  // that drafted; 0: nobody that is known
+    PeerId worker;  // that drafted; 0: unknown
     uint32_t queued = 0;
   };
   std::vector<Aside> asides_;  // by round

@@ -55,7 +55,7 @@ std::optional<TraceWriter::Place> TraceWriter::slice(int process, const std::str
 }
 
 void TraceWriter::arrow(const Place& from, const Place& to, std::string_view name) {
-  if (to.middle < from.middle) return;  // by clocks that disagree; an arrow points forward
+  if (to.middle < from.middle) return;  // with clocks that disagree; arrows must point forward
   const int64_t id = ++arrows_;
   const auto write_end = [&](const Place& place, const char* phase) {
     Json event{{"name", name},

@@ -4,8 +4,8 @@ namespace outrider {
 namespace {
 
 constexpr int32_t kTrialLength = 2;        // steps
-constexpr uint64_t kBetween = 8;           // steps from one trial to the next, at least,
-constexpr uint64_t kBetweenPromising = 4;  // and where trees may be the better
+constexpr uint64_t kBetween = 8;           // least number of steps between two trials
+constexpr uint64_t kBetweenPromising = 4;  // the same where trees may be better
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Whether drafts branch, where that is to be found out (--speculative-tree auto): trees and chains are both
-// tried, and what brought more tokens per second is kept (two_ways.h). Pure.
+// Decides for --speculative-tree auto whether drafts branch: tries both trees and chains, and keeps the form
+// with more tokens per second (two_ways.h). Pure.
 #pragma once
 
 #include "coordinator/two_ways.h"
@@ -8,11 +8,11 @@ namespace outrider {
 
 class TreeChoice {
  public:
-  // For all rounds that begin before this step, which share a pass and so fare alike.
+  // The decision for all rounds that begin before this step: they share a pass, so they share the form.
   bool branches(uint64_t step);
-  // A round with a draft is over: tokens that it brought to its sequence, seconds that it took.
+  // A round with a draft is over: `emitted` tokens in `seconds`.
   void observe(bool branched, int32_t emitted, double seconds) { ways_.observe(branched, emitted, seconds); }
-  // Tokens per second of a sequence, as its rounds are now.
+  // Tokens per second of a sequence, in its present form.
   double rate() const { return ways_.rate(); }
 
  private:

@@ -6,7 +6,7 @@ namespace outrider {
 
 namespace {
 
-// The nodes down to this depth. Parents come before their children, so places are known.
+// Removes nodes below this depth. Parents come before their children, so indices stay valid.
 void cut(std::vector<int32_t>& parents, int32_t depth) {
   const auto depths = depths_of(parents);
   std::vector<int32_t> place(parents.size(), kTreeRoot);

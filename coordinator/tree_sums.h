@@ -1,5 +1,5 @@
-// What trees were good for: how many nodes they had, how deep the target went, and which of several children
-// it took. Sums over verified rounds whose draft branched.
+// Statistics of tree drafts: their nodes, the accepted depth, and the rank of the accepted children. Sums
+// over verified rounds whose draft branched.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace outrider {
 
 struct TreeSums {
   int64_t rounds = 0, nodes = 0, accepted = 0;
-  // [i]: rounds that came to a node of depth i with children, and of them those that took one.
+  // [i]: rounds that reached a node of depth i with children, and rounds that accepted one of its children.
   std::vector<int64_t> depth_tested, depth_accepted;
-  // [i]: nodes on the way with more than i children, and of them those whose child i was taken; the drafter
-  // puts the best first.
+  // [i]: nodes on accepted paths with more than i children, and nodes whose child i was accepted; the drafter
+  // puts the best child first.
   std::vector<int64_t> rank_offered, rank_accepted;
 
   void add_round(DraftTreeView tree, std::span<const int32_t> path);

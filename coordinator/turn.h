@@ -1,4 +1,4 @@
-// One step of the protocol machine: when it happens, and what it wants done, in order. Lives for one event.
+// One step of the protocol machine: its time, and its actions in order. Lives for one event.
 #pragma once
 
 #include <utility>

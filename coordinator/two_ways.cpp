@@ -6,10 +6,10 @@
 namespace outrider {
 namespace {
 
-constexpr double kRoundMemory = 0.998;  // of a round, at the next one of its kind
+constexpr double kRoundMemory = 0.998;  // weight of a round at the next one of its kind
 constexpr double kRoundScatter = 0.6;   // of a round's tokens per second, as a share of their mean
-constexpr double kTrialTime = 0.004;    // of the time, for trials
-constexpr double kFirstCredit = 5, kMostCredit = 5;  // rounds' time
+constexpr double kTrialTime = 0.004;    // share of the time for trials
+constexpr double kFirstCredit = 5, kMostCredit = 5;  // in round times
 
 }  // namespace
 
@@ -32,7 +32,7 @@ void TwoWays::observe(bool other, int32_t emitted, double seconds) {
   credit_ = std::min(credit_, kMostCredit * round_seconds());
 }
 
-// The other way must have shown that it is better; the usual one need not.
+// The other way must have proved better; the usual one need not.
 void TwoWays::compare() {
   if (of(true).count < kFirstOther) return;
   const double gain = of(true).rate() / of(false).rate() - 1;

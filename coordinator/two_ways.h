@@ -1,7 +1,7 @@
-// Two ways to do rounds, the usual one and another: which of them brings more tokens per second, and how much
-// time may still go into trying the worse one. What is lost on trials is charged to a small share of all
-// time, so that a way which loses half of the speed is tried rarely, and one that is level often. Looks at
-// rounds that are over; when a trial is made its user decides. Pure.
+// Compares two ways to do rounds, the usual one and another: which brings more tokens per second, and how
+// much time may still go into trying the worse one. Losses of trials are charged to a small share of all
+// time, so a way that halves the speed is tried rarely, and an equal one often. Uses finished rounds; the
+// caller decides when to make a trial. Pure.
 #pragma once
 
 #include <array>
@@ -14,22 +14,22 @@ class TwoWays {
   static constexpr int64_t kFirstUsual = 24;  // rounds, before the other way is tried
   static constexpr int64_t kFirstOther = 12;  // rounds, before the two are compared
 
-  // A round is over: tokens that it brought to its sequence, seconds that it took.
+  // A round is over: `emitted` tokens of its sequence in `seconds`.
   void observe(bool other, int32_t emitted, double seconds);
-  // So much time was lost beside rounds.
+  // Charges time that was lost outside of rounds.
   void charge(double seconds) { credit_ -= seconds; }
-  // Whether the other way is the better one, as was last compared.
+  // Whether the other way was better at the last comparison.
   bool other_is_better() const { return other_is_better_; }
   void compare();
   bool may_try() const { return of(false).count >= kFirstUsual && credit_ > 0; }
-  // It may be the better one.
+  // Whether the other way may be better.
   bool is_promising() const;
-  // Tokens per second, and seconds of a round, of the better way as its rounds are now.
+  // Tokens per second, and seconds of a round, of the better way at present.
   double rate() const { return of(other_is_better_).rate(); }
   double round_seconds() const;
 
  private:
-  // Over some hundreds of rounds: a round brings one token or many.
+  // Sums over some hundreds of rounds; single rounds vary much.
   struct Rounds {
     double tokens = 0, seconds = 0, weight = 0;
     int64_t count = 0;

@@ -7,7 +7,7 @@ namespace outrider {
 
 namespace {
 
-// min_tokens, which SamplingParams counts from the beginning of the prompt.
+// min_tokens as SamplingParams counts it, from the beginning of the prompt.
 int32_t least_tokens(const Request& request, int32_t prompt_length) {
   return std::max(0, request.sampling.ends_from - prompt_length);
 }
@@ -100,7 +100,7 @@ Status Verdicts::check(const StepResult& result, const OutstandingPlan& plan) co
 
 // ---- one verdict ----------------------------------------------------------------------------------------
 
-// A finished request (cancelled while its pass ran) only follows the target's state until it is closed there.
+// A finished request (cancelled during its pass) only tracks the target's state until it is closed there.
 std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict& verdict,
                                              const StepResult& result, int32_t batch_size, bool prefills,
                                              Turn& turn) {
@@ -110,7 +110,8 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
     if (live.finished()) return std::nullopt;
     if (live.constraint && !live.constraint->status().ok())
       return End{FinishReason::kError, live.constraint->status()};
-    // The client's, where its request forbids tokens, too; else the model's: nothing mends either of them.
+    // If the request's min_tokens also forbids tokens here, the request is at fault; otherwise the model is
+    // (non-finite logits). Retrying cannot help in either case.
     const SamplingParams& asked = live.request.sampling;
     const bool forbids = !asked.ends.empty() && verdict.base.value() < asked.ends_from;
     if (live.constraint && forbids && !live.round.masks.masks.empty() &&
@@ -140,7 +141,7 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
   return std::nullopt;
 }
 
-// They wait for the next Propose to the sequence's worker, the newest of them.
+// Successors wait for the next Propose to the sequence's worker; the newest ones are kept.
 void Verdicts::note_successors(LiveRequest& live, const Verdict& verdict) {
   if (verdict.successors.empty()) return;
   TokenSuccessors& kept = live.link.successors;
@@ -154,10 +155,9 @@ void Verdicts::note_successors(LiveRequest& live, const Verdict& verdict) {
   kept.best.erase(kept.best.begin(), kept.best.begin() + surplus * kSuccessors);
 }
 
-// The round went on as a plain one. Slices that do not come once may be cut off for good: from now on the
-// rows of who sent them pass here, unless they were under way from device to device: then it takes its
-// sockets. Nor is a worker asked for states again whose states were no good. The sequence may be another
-// worker's by now.
+// The target verified without the draft. After a loss of slices this worker's q rows go through the
+// coordinator from now on (after a loss between devices: over its sockets). After bad hidden states the
+// worker is not asked for them again. The sequence may have another worker by now.
 void Verdicts::lose_draft(LiveRequest& live, bool link_lost) {
   const bool hidden = live.round.draft.q_kind == QKind::kHidden;
   totals_.drafts_used -= live.round.has_draft;
@@ -174,8 +174,8 @@ void Verdicts::lose_draft(LiveRequest& live, bool link_lost) {
   });
 }
 
-// Appends accepted tokens and `next` in order, up to the first that ends the request. What lies beyond never
-// existed.
+// Appends accepted tokens and `next` in order, up to the first one that ends the request. Later tokens are
+// dropped.
 std::optional<Verdicts::End> Verdicts::commit(LiveRequest& live, Verdict& verdict, Turn& turn) {
   std::vector<TokenId> tokens;
   for (size_t i = 0; i < static_cast<size_t>(verdict.accepted_count); ++i)
@@ -192,7 +192,7 @@ std::optional<Verdicts::End> Verdicts::commit(LiveRequest& live, Verdict& verdic
     live.sequence.append(tokens[i]);
     emit.ids.push_back(tokens[i]);
     if (!verdict.logprobs.empty()) emit.logprobs.push_back(std::move(verdict.logprobs[i]));
-    if (ends_request(live, tokens[i])) {  // and is no part of the text
+    if (ends_request(live, tokens[i])) {  // the token is not part of the text
       end = End{FinishReason::kStop, {}};
       break;
     }
@@ -217,7 +217,7 @@ bool Verdicts::ends_request(const LiveRequest& live, TokenId id) const {
          std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
 }
 
-// Behind a token that does not end it by itself.
+// The end after a token that does not end the text by itself.
 std::optional<Verdicts::End> Verdicts::end_behind(const LiveRequest& live) const {
   const int32_t emitted = live.sequence.emitted();
   if (live.text && live.text->stopped()) return End{FinishReason::kStop, {}};
@@ -261,7 +261,7 @@ void Verdicts::learn_own_drafts(const StepResult& result, double seconds) {
   if (!target_.drafts() || result.drafts.empty()) return;
   int32_t longest = 0, total = 0;
   for (const Draft& draft : result.drafts) {
-    longest = std::max(longest, tree_depth(draft.tree()));  // so many passes
+    longest = std::max(longest, tree_depth(draft.tree()));  // passes of the drafter
     total += static_cast<int32_t>(draft.ids.size());
   }
   if (total > 0) target_.costs.observe_own(target_.own_kind(), longest, total, seconds);
@@ -272,13 +272,13 @@ void Verdicts::learn_round(const PlannedEntry& entry, bool prefills, Clock::time
   if (round.drafted() > 0) target_.times.observe_round(now - round.begun_at, !prefills && !round.read_prompt);
 }
 
-// Tokens beyond the end of the request were never asked for, so their tests count for nothing.
+// Tokens beyond the end of the request were never requested, so their tests do not count.
 void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted, int32_t batch_size,
                      Clock::time_point now) {
   const RoundInFlight& round = live.round;
   const bool is_tree = !round.draft.parents.empty();
-  // Of a draft behind which a grammar put tokens only the drafter's count, and one that the grammar refused
-  // has failed its test.
+  // Tokens that a grammar appended to a draft do not count, only the drafter's do. A draft token that the
+  // grammar refused has failed its test.
   int32_t drafted = is_tree ? levels_tested(round.draft.tree(), verdict.path) : round.drafted_by_drafter();
   const int32_t accepted = std::min(verdict.accepted_count, drafted);
   const bool cut = emitted <= accepted;
@@ -287,7 +287,7 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
   std::span<const float> margins = round.draft.margins;
   if (is_tree || margins.size() < static_cast<size_t>(drafted)) margins = {};
   margins = margins.first(std::min(margins.size(), static_cast<size_t>(cut ? emitted : drafted)));
-  // What the text brought says nothing about the model's drafts, whose length the policy chooses.
+  // Drafts found in the text do not train the length policy, which governs the draft model's drafts only.
   const bool of_model = !round.from_text();
   live.gamma->update({.proposed = of_model ? round.asked() : 0,
                       .drafted = !of_model ? 0
@@ -319,7 +319,7 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
   drafter.round_seconds += seconds;
   count_place(live);
   if (target_.has_two_places() && !round.read_prompt) target_.place.observe(!round.own, emitted, seconds);
-  if (round.read_prompt) return;  // once for every sequence and drafter, and no measure of what follows
+  if (round.read_prompt) return;  // once for every sequence and drafter; no measure of later rounds
   live.choice.add(round.kind, emitted, seconds);
   pool_.add_goodput(round.kind, emitted, seconds);
 }
@@ -330,7 +330,7 @@ void Verdicts::count_place(const LiveRequest& live) {
   totals_.head_rounds_at_worker += !live.round.own && worker && worker->needs_states();
 }
 
-// What lies beyond the end of a request was accepted all the same.
+// Tokens beyond the end of a request were accepted all the same.
 void Verdicts::teach_ranks(LiveRequest& live, const Verdict& verdict) {
   const Draft& draft = live.round.draft;
   std::vector<int32_t> path = verdict.path;

@@ -1,5 +1,5 @@
-// The second half of a round: whether a result is one the target may give, what of it is committed and
-// streamed, and what the run learns from it. Never chooses what is drafted or planned next.
+// The second half of a round: checks a result, commits and streams its tokens, and learns from it. Never
+// chooses drafts or plans.
 #pragma once
 
 #include <optional>
@@ -16,20 +16,20 @@ class Verdicts {
            Totals& totals)
       : options_(options), target_(target), pool_(pool), shadows_(shadows), totals_(totals) {}
 
-  // One verdict per sampling entry of the plan, in its order. The target is trusted to be right, not to be
-  // free of bugs.
+  // Checks one verdict per sampling entry of the plan, in its order. The target is trusted, but may have
+  // bugs.
   Status check(const StepResult& result, const OutstandingPlan& plan) const;
-  // What the whole pass tells, before its verdicts are applied.
+  // Learns from the whole pass, before its verdicts are applied.
   void learn_pass(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now);
-  // How the request ends, if it does; then it still has to be finished. `batch_size`: sequences that run.
-  // `prefills`: the pass read prompts, too.
+  // How the request ends, if it ends; the caller then finishes it. `batch_size`: running sequences.
+  // `prefills`: the pass had prefill rows.
   struct End {
     FinishReason reason;
     Status error;
   };
   std::optional<End> apply(const PlannedEntry& entry, Verdict& verdict, const StepResult& result,
                            int32_t batch_size, bool prefills, Turn& turn);
-  // Once it was applied.
+  // Learns from a round whose verdict was applied.
   void learn_round(const PlannedEntry& entry, bool prefills, Clock::time_point now);
 
  private:

@@ -82,8 +82,8 @@ std::vector<std::pair<PeerId, std::chrono::milliseconds>> WorkerPool::useless(Cl
 
 // ---- assignment -----------------------------------------------------------------------------------------
 
-// How many times slower than the fastest of its kind, where that is beyond doubt; else 1. Who was slow once
-// gets another chance after a while.
+// How many times slower than the fastest worker of its kind, if that is certain; else 1. A slow worker gets
+// another chance after a while.
 double WorkerPool::slowness(const PoolWorker& worker, Clock::time_point now) const {
   const auto of_kind = std::find_if(fastest_.begin(), fastest_.end(),
                                     [&](const auto& known) { return known.first == worker.kind(); });
@@ -124,7 +124,7 @@ bool WorkerPool::weigh(Clock::time_point now) {
   return changed;
 }
 
-// Nobody has less to do than its worker, whatever the sequence is; so much is seen without a look at others.
+// Fast check without a look at the other workers: no worker has less to do than the sequence's own.
 bool WorkerPool::keeps(const LiveRequest& live) const {
   if (!one_kind_ || !live.link.peer || !live.choice.has_chosen()) return false;
   const auto at =
@@ -135,9 +135,8 @@ bool WorkerPool::keeps(const LiveRequest& live) const {
          at->load(true) < lightest_;
 }
 
-// Where the sequence had best be drafted for: of the kind that suits it the worker that has the least to do,
-// and the one it has unless a move evens things out, because a move costs reading the text again. Null:
-// nobody can.
+// The best worker for the sequence: of the kind that suits it, the one with the least load. The present
+// worker is kept unless a move balances loads, because a move costs a prefill. Null: no worker can take it.
 WorkerPool::Member* WorkerPool::best_for(LiveRequest& live) {
   candidates_.clear();
   kinds_here_.clear();
@@ -162,7 +161,7 @@ WorkerPool::Member* WorkerPool::best_for(LiveRequest& live) {
   return best->member;
 }
 
-// Not while a draft waits for its plan, unless its worker is silent.
+// Never moves a sequence whose draft waits for its plan, unless its worker is silent.
 bool WorkerPool::assign(LiveRequest& live, Turn& turn) {
   const PoolWorker* current = of(live);
   const bool works = current && (!current->is_silent() || current->is_usable(turn.now()));

@@ -1,6 +1,6 @@
-// The draft workers that are there, and which of them drafts for which sequence. Decides who is let in, who
-// is left alone for a while and where a sequence had best be drafted for; never how long a draft is or what
-// becomes of one. Tells workers what to hold (Open, Close), and nothing else.
+// The connected draft workers, and the worker of each sequence. Decides which workers are admitted, which are
+// left alone for a while, and which worker suits a sequence best; never decides the length or the use of a
+// draft. Sends workers only Open and Close.
 #pragma once
 
 #include <map>
@@ -22,49 +22,51 @@ class WorkerPool {
   WorkerPool(const ProtocolOptions& options, Totals& totals) : options_(options), totals_(totals) {}
 
   // ---- membership
-  // Said hello before the target, and is kept until that says what its vocabulary is. False: too many are.
+  // Keeps a worker that said Hello before the target, until the target's vocabulary is known. False: there
+  // are too many.
   bool keep_early(PeerId peer, Hello& hello);
   std::map<PeerId, Hello> take_early() { return std::exchange(early_, {}); }
   // `tokenizer`: the target's; null: vocabularies must be equal.
   static Status check(const Hello& hello, const ModelInfo& target, const Tokenizer* tokenizer);
   void join(PeerId peer, Hello hello, DrafterKind kind);
-  // The kind it was of, if it was a worker.
+  // Removes a worker; returns its kind, if it was one.
   std::optional<DrafterKind> remove(PeerId peer);
   size_t size() const { return workers_.size(); }
   size_t early() const { return early_.size(); }
   bool is_full() const;
   bool has(PeerId peer) const { return workers_.contains(peer) || early_.contains(peer); }
   PoolWorker* find(PeerId peer);
-  // Workers whose drafts have not paid for long (ProtocolOptions::unload_after), and how long each of them is
-  // to rest: four times as long at first, then twice as long as the last one of its kind.
+  // Workers whose drafts have not paid for long (ProtocolOptions::unload_after), and the pause of each: four
+  // times unload_after at first, then twice the last pause of a worker of its kind.
   std::vector<std::pair<PeerId, std::chrono::milliseconds>> useless(Clock::time_point now);
   template <class Use>
   void for_each(const Use& use) const {
     for (const auto& [peer, worker] : workers_) use(peer, worker);
   }
-  // All of them: lives are told apart by numbers drawn at random, which a worker that lies may repeat.
+  // Visits every worker with this generation. Generations are random numbers, which a hostile worker may
+  // repeat.
   template <class Use>
   void for_each_of(Generation generation, const Use& use) {
     for (auto [at, end] = lives_.equal_range(generation); at != end; ++at) use(workers_.at(at->second));
   }
-  // Who drafts for it. Null: nobody.
+  // The sequence's worker; null: none.
   PoolWorker* of(const LiveRequest& live) { return live.link.peer ? find(*live.link.peer) : nullptr; }
   const PoolWorker* of(const LiveRequest& live) const {
     const auto at = live.link.peer ? workers_.find(*live.link.peer) : workers_.end();
     return at == workers_.end() ? nullptr : &at->second;
   }
-  // Who drafts for it, if that worker could draft now. Null: nobody.
+  // The sequence's worker, if it could draft now; else null.
   const PoolWorker* drafter_of(const LiveRequest& live, Clock::time_point now) const {
     const PoolWorker* worker = of(live);
     return worker && live.link.opened && worker->is_usable(now) ? worker : nullptr;
   }
 
   // ---- assignment
-  // Weighs all workers. True: one of them has more or less to do, or is there or not, or is fast or slow
-  // otherwise than when this was last asked. Else whoever was assigned stays where it is.
+  // Computes the loads of all workers. True: a worker's load, presence or speed has changed since the last
+  // call. Otherwise assigned sequences stay where they are.
   bool weigh(Clock::time_point now);
-  // Between rounds: gives the sequence to another worker if that is better. True: its worker's kind, and with
-  // it what a draft length policy learnt, may be another one now.
+  // Between rounds: gives the sequence to another worker if that is better. True: the kind of worker may have
+  // changed, and with it the state of a draft length policy.
   bool assign(LiveRequest& live, Turn& turn);
   // Also for a sequence the worker already has: Open starts it afresh.
   void open(LiveRequest& live, Turn& turn);
@@ -78,12 +80,12 @@ class WorkerPool {
   void missed(PoolWorker& worker, Clock::duration waited, Clock::time_point now) {
     worker.missed(waited, options_.max_back_off, now);
   }
-  // There is something that this worker has to be told and was not.
+  // Notes that a message to this worker is still unsent.
   void owes(PeerId peer) { untold_.insert(peer); }
   bool owes_any() const { return !untold_.empty(); }
-  // Tells workers what they could not be told while they were left alone.
+  // Sends workers the messages that were held back while they were left alone.
   void resume(RequestMap& requests, Turn& turn);
-  // All groups' requests were gone through.
+  // Marks the end of a pass over all groups' requests.
   void resumed(Clock::time_point now);
   // Calls `consider` with every time at which resume() has something to do.
   template <class Consider>
@@ -96,15 +98,16 @@ class WorkerPool {
 
  private:
   using Member = std::pair<const PeerId, PoolWorker>;
-  // All that a sequence's place depends on, apart from the sequence.
+  // The properties of a worker that decide an assignment, apart from the sequence.
   struct Weight {
     Member* member = nullptr;
     DrafterKind kind = 0;
     int32_t held = 0;
     bool usable = false, has_room = false;
-    double slowness = 1;  // times slower than the fastest of its kind, where that is beyond doubt; else 1
+    double slowness = 1;  // times slower than the fastest of its kind, if that is certain; else 1
     bool operator==(const Weight&) const = default;
-    // With one sequence more, or with the sequence where it is already, which is half a sequence less.
+    // The load if this sequence were assigned here. The current worker gets a bonus of half a sequence, so
+    // that sequences do not move back and forth.
     double load(bool has_it) const { return (held + (has_it ? -0.5 : 1)) * slowness; }
   };
   Member* best_for(LiveRequest& live);
@@ -121,8 +124,8 @@ class WorkerPool {
   std::multimap<Generation, PeerId> lives_;
   std::set<PeerId> untold_;
   std::vector<Weight> weights_;  // as last weighed, in the order of the workers
-  bool moved_ = false;           // somebody, since they were weighed
-  double lightest_ = 0;          // load of the worker that a sequence would best move to
+  bool moved_ = false;           // a sequence was assigned since they were weighed
+  double lightest_ = 0;          // the lowest load, where a sequence would best move
   bool one_kind_ = true;
   std::vector<std::pair<DrafterKind, double>> fastest_;  // ns a token, by kind
   std::vector<const Weight*> candidates_;                // scratch, as the next

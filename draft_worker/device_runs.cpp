@@ -7,8 +7,9 @@
 
 namespace outrider {
 
-// Everybody draws one token at a time while somebody looks at it, or waits for the end of its prompt. Rounds
-// whose margins are asked for are the host's: the device tells entropies and probabilities only.
+// All rounds draw one token at a time while one of them checks each token (a stop rule) or waits for the end
+// of its prompt. Rounds that need margins run on the host, because the device returns entropies and
+// probabilities only.
 bool DeviceRuns::collect_rounds() {
   runs_.clear();
   parts_.clear();
@@ -80,7 +81,7 @@ void DeviceRuns::end_rounds(bool ran, int64_t total_ns) {
   if (ran) share_time(total_ns);
 }
 
-// A round that just began reads its text up to the first token.
+// A round that just began prefills its text with its first token.
 void DeviceRuns::share_time(int64_t total_ns) {
   const auto parts = static_cast<int64_t>(parts_.size());
   const auto drawing =
@@ -110,7 +111,7 @@ size_t DeviceRuns::fit_branches() {
 }
 
 void DeviceRuns::take_branch(DraftedSequence& s, Strand& strand, size_t run) {
-  if (runner_->failed(run)) return strand.cut(0);  // it will fail when it is asked for
+  if (runner_->failed(run)) return strand.cut(0);  // the round will fail when its draft is requested
   drawing_.add(s, strand, runner_->tokens(run)[0], {});
   if (strand.key.q_kind != QKind::kNone)
     runner_->read_q(run, 0, strand.q.emplace_back(state_.storage.take_row()));

@@ -1,5 +1,6 @@
-// Rounds and branches whose tokens the model's device draws: rounds advance by as many tokens at a time as
-// nobody has to look at, branches by one, so that a Propose waits for no more. Internal to the model drafter.
+// Rounds and branches whose tokens the model's device draws. Rounds advance by as many tokens at a time as
+// need no check on the host; branches by one, so that a Propose never waits for more. Internal to the model
+// drafter.
 #pragma once
 
 #include <memory>
@@ -18,22 +19,22 @@ class DeviceRuns {
   DeviceRuns(DraftingState& state, TokenDrawing& drawing, std::unique_ptr<TokenRunner> runner)
       : state_(state), drawing_(drawing), runner_(std::move(runner)) {}
 
-  // What is left of every round that is under way, or a part of a prompt. False: nothing is, or these rounds
-  // are the host's.
+  // Collects the remaining work of every current round, or a part of a prompt. False: there is none, or these
+  // rounds run on the host.
   bool collect_rounds();
   Status run_rounds();
   size_t count() const { return runs_.size(); }
   DraftedSequence& sequence(size_t run) { return *parts_[run].sequence; }
-  // Of a run that succeeded, the tokens up to where the round is complete; what is beyond leaves no trace.
+  // After a successful run: takes the tokens up to the completion of the round. Later tokens leave no trace.
   Status take_round(size_t run);
-  // A round that was not taken, or is not finite: the time of the pass is not its own.
+  // Marks a round that was not taken, or is not finite: it gets no share of the pass's time.
   void failed(size_t run) { parts_[run].failed = true; }
-  // All were taken, in a pass of so long; the next run overwrites what was read.
+  // All rounds were taken, in a pass of `total_ns`; the next run overwrites their results.
   void end_rounds(bool ran, int64_t total_ns);
 
   void begin_branches() { runs_.clear(); }
   void add_branch(const DraftedSequence& s, const Strand& strand, const BatchSlice& slice);
-  // How many of them, the first ones, fit into one run.
+  // The number of branches, from the first one on, that fit into one run.
   size_t fit_branches();
   Status run_branches() { return runner_->run(runs_, false); }
   void take_branch(DraftedSequence& s, Strand& strand, size_t run);
@@ -45,7 +46,7 @@ class DeviceRuns {
   // A sequence's part of a run.
   struct Part {
     DraftedSequence* sequence;
-    bool drafts_on;  // it had tokens already
+    bool drafts_on;  // its strand had tokens before this pass
     bool failed = false;
   };
   static StopKind stop_of(const Part& part) { return part.sequence->job->strand.stop.kind; }

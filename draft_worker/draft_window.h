@@ -1,5 +1,5 @@
-// What a drafter knows of one sequence: the committed ids, and the ids whose KV its cache holds, which run
-// ahead of them by what was drafted. Rolling back is finding out how far the two agree. Pure; ids only.
+// A drafter's view of one sequence: the committed ids, and the ids whose KV its cache holds, which run ahead
+// by the drafted tokens. A rollback finds the longest common beginning of the two. Pure; ids only.
 #pragma once
 
 #include <algorithm>
@@ -23,25 +23,26 @@ class DraftWindow {
     cached_.reserve(tokens);
   }
 
-  // The committed text now ends at `base` with these ids. kMalformed when they do not join what is known: the
-  // caller asks for a Resync. Repeating a call is a no-op; what was known is never taken back.
+  // Sets the committed text to end at `base` with these ids. kMalformed: they do not join the known text, and
+  // the caller asks for a Resync. Repeating a call is a no-op; known tokens are never removed.
   Status advance(Position base, std::span<const TokenId> ids);
 
-  // Whether an Open with these ids says nothing new.
+  // Whether an Open with these ids contains only known tokens.
   bool knows(std::span<const TokenId> ids) const {
     return ids.size() <= committed_.size() && std::equal(ids.begin(), ids.end(), committed_.begin());
   }
 
-  // How many leading tokens of the cache still hold: the common prefix of cache and committed text, but never
-  // all of it, since the last committed token must be fed to get the distribution of the next.
+  // The number of leading cached tokens that stay valid: the common beginning of cache and committed text,
+  // but never all of the text, since the last committed token must be fed to get the distribution of the next
+  // one.
   int64_t keep() const;
 
-  // Bookkeeping of the cache. `fed` ids were appended to it, `length` tokens were kept of it.
+  // Bookkeeping of the cache: `fed` ids were appended, or the first `length` tokens were kept.
   void fed(std::span<const TokenId> ids) { cached_.insert(cached_.end(), ids.begin(), ids.end()); }
   void kept(int64_t length) { cached_.resize(static_cast<size_t>(length)); }
 
   std::span<const TokenId> committed() const { return committed_; }
-  // Committed tokens whose KV is missing; after a full acceptance there are two of them.
+  // Committed tokens without KV; two tokens after a full acceptance.
   std::span<const TokenId> pending() const { return std::span(committed_).subspan(cached_.size()); }
   int64_t cached() const { return static_cast<int64_t>(cached_.size()); }
   uint64_t hash() const { return hash_; }  // of committed()

@@ -10,8 +10,8 @@
 namespace outrider {
 namespace {
 
-constexpr std::chrono::milliseconds kGoodbye{500};  // for the coordinator to hear that a worker leaves
-constexpr std::chrono::milliseconds kLook{100};     // between two looks at whether to leave
+constexpr std::chrono::milliseconds kGoodbye{500};  // time for the coordinator to read the goodbye
+constexpr std::chrono::milliseconds kLook{100};     // between two polls of asked_to_leave
 
 bool asked_to_leave(const DraftWorkerOptions& options) {
   return options.asked_to_leave && options.asked_to_leave();
@@ -34,7 +34,7 @@ Status say_hello(Transport& transport, const DraftWorkerOptions& options) {
                                                 .process = options.process});
 }
 
-// What join_coordinator() returns, if this message says it.
+// The result of join_coordinator(), if this message decides it.
 std::optional<Result<std::optional<Welcome>>> answer_in(Message& message) {
   if (std::holds_alternative<Shutdown>(message)) return std::optional<Welcome>();
   auto* welcome = std::get_if<Welcome>(&message);
@@ -63,9 +63,9 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
   RETURN_IF_ERROR(say_hello(transport, options));
   MovingDeadline deadline(Clock::now() + options.join_timeout);
   auto next_beat = Clock::now() + options.heartbeat;
-  while (!deadline.is_over()) {  // whatever else is said meanwhile
+  while (!deadline.is_over()) {  // other messages are ignored
     if (asked_to_leave(options)) return std::optional<Welcome>();
-    // The coordinator may have to wait for its target, and takes who is silent for dead.
+    // The coordinator may have to wait for its target, and takes a silent worker for dead.
     if (Clock::now() >= next_beat) {
       next_beat = Clock::now() + options.heartbeat;
       (void)transport.send(kCoordinatorPeer, Heartbeat{options.generation});
@@ -102,8 +102,8 @@ Status DraftWorker::serve() {
       say_goodbye();
       break;
     }
-    // Between two pieces of work only what has already arrived is looked at: a Propose interrupts
-    // preparation, a Close or a newer Propose saves the drafting.
+    // Between two pieces of work only arrived messages are handled: a Propose interrupts preparation, a Close
+    // or a newer Propose saves the drafting.
     auto incoming = transport_.receive(idle ? now() + options_.heartbeat : now());
     if (incoming) {
       handle(incoming->message);
@@ -147,7 +147,7 @@ void DraftWorker::take(Result<std::optional<Welcome>> answer) {
   last_sent_ = now();
 }
 
-// False: there is no answer yet, or it is over.
+// False: no answer yet, or the worker ends.
 bool DraftWorker::has_joined() {
   while (joining_until_) {
     auto incoming = transport_.receive(now());
@@ -178,7 +178,7 @@ void DraftWorker::handle(const Message& message) {
     const Status status = drafter_.open(*open);
     if (status.ok()) {
       heard_of_[open->sequence] = now();
-    } else {  // the coordinator may ask again and again
+    } else {  // the coordinator may ask repeatedly
       spdlog::log(std::exchange(told_full_, true) ? spdlog::level::debug : spdlog::level::warn,
                   "sequence {} is not drafted for: {}", open->sequence.value(), status.message());
       if (status.code() == StatusCode::kResourceExhausted) ask_about_oldest();
@@ -196,8 +196,8 @@ void DraftWorker::handle(const Message& message) {
   }
 }
 
-// A Close that was lost would keep a place for good: whoever hears of a sequence that has ended closes it
-// again.
+// A lost Close would leave its sequence open for ever. So this asks about the sequence that is silent
+// longest; the coordinator closes it again if it has ended.
 void DraftWorker::ask_about_oldest() {
   const auto oldest = std::min_element(heard_of_.begin(), heard_of_.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -223,7 +223,7 @@ bool DraftWorker::work() {
   return worked;
 }
 
-// Slices before the draft itself, so that ranks need not wait long for what a plan promises them.
+// Sends slices before the draft itself, so that ranks wait little for the slices that a plan announces.
 void DraftWorker::send_draft(Draft draft) {
   std::vector<QRow> scattered;
   if (draft.q_kind == QKind::kSlices && !draft.ids.empty() && scatter(draft)) scattered.swap(draft.q);
@@ -234,7 +234,7 @@ void DraftWorker::send_draft(Draft draft) {
   drafter_.reuse(std::move(sent));
 }
 
-// False: its rows must go with the draft.
+// Sends the draft's slices. False: its rows must travel in the draft.
 bool DraftWorker::scatter(Draft& draft) {
   const int64_t before = options_.slices ? options_.slices->bytes() : 0;
   const int64_t linked_before = options_.slices ? options_.slices->link_bytes() : 0;
@@ -247,8 +247,8 @@ bool DraftWorker::scatter(Draft& draft) {
   return true;
 }
 
-// A coordinator whose queue is full will ask again. One that has gone may have told us to go too: that it
-// went is seen before what it said is read.
+// A failed send needs no retry: a live coordinator asks again. If the coordinator is gone, looks for a
+// Shutdown that is still unread before it reports an error.
 void DraftWorker::send(const Message& message) {
   last_sent_ = now();
   Status status = transport_.send(kCoordinatorPeer, message);
@@ -258,7 +258,7 @@ void DraftWorker::send(const Message& message) {
   if (!leaving_) end_ = std::move(status);
 }
 
-// Who says such a thing once is broken, or lies, and its other messages would be worth as little.
+// A coordinator that violates the protocol once is not trusted again: reports why and leaves.
 void DraftWorker::leave(Status why) {
   send(Failure{"this worker leaves: " + why.message()});
   if (stays()) end_ = why.in("the job broke the protocol");
@@ -270,7 +270,7 @@ bool DraftWorker::shutdown_arrived() {
   return false;
 }
 
-// A connection that closes before its last words were read looks like a death.
+// A connection that closes before its last message was read looks like a crash.
 void DraftWorker::say_goodbye() {
   send(Shutdown{});
   const auto deadline = now() + kGoodbye;

@@ -1,5 +1,5 @@
-// A text that the draft model drafts for: how much of it the cache holds, the round under way, and the last
-// draft with what is prepared for its verdict. Internal to the model drafter.
+// A text that the draft model drafts for: its cached part, the current round, and the last draft with the
+// branches that are prepared for its verification. Internal to the model drafter.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace outrider {
 
-// The round under way.
+// The current round.
 struct DraftJob {
   void clear() {
     preparation = {};
@@ -34,23 +34,23 @@ struct DraftJob {
   PreparationReport preparation;
   TokenId guess{-1};  // of the last committed token
   int64_t ingest_ns = 0, draft_ns = 0;
-  // When the draft before this one was sent, and whether something was prepared behind it.
+  // When the previous draft was sent, and whether outcomes were prepared for it.
   std::optional<std::chrono::steady_clock::time_point> previous_sent_at;
   bool was_prepared = false;
-  bool branches = false;  // into `tree`; the strand stays empty
+  bool branches = false;  // the draft is a tree, in `tree`; the strand stays empty
   GrowingTree tree;
-  // What the next pass reads in one: inputs, and behind them what the model is expected to draw.
+  // Input of the next pass: `inputs`, then `guesses`, the tokens that the model is expected to draw.
   std::vector<TokenId> inputs, guesses;
 };
 
-// What is drafted ahead for one outcome of the last draft.
+// A draft made ahead for one outcome of the last draft.
 struct PreparedBranch {
   Outcome outcome;
   Strand strand;
-  std::optional<KvHandle> kv;  // once it was fed
+  std::optional<KvHandle> kv;  // once it has KV entries
 };
 
-// The last draft, whose verdict is not known, and what is prepared for it.
+// The last draft, which is being verified, and the branches prepared for its outcomes.
 struct SentBlock {
   void clear() {
     for (auto* list : {&ids, &inputs}) list->clear();
@@ -67,12 +67,12 @@ struct SentBlock {
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 0, gamma = 0;
   bool eos = false;
-  bool prepare = false;  // auto may decide not to
+  bool prepare = false;  // false: Pipeline::kAuto decided against it
   std::chrono::steady_clock::time_point sent_at;
   bool planned = false;
   std::vector<Outcome> outcomes;  // to prepare for, best first, until `inputs` were fed
   std::vector<TokenId> inputs;    // the last committed token and the block, as far as outcomes need guesses
-  size_t first_guess = 0;  // what inputs[0] is asked for: which token stands after so many of the block
+  size_t first_guess = 0;  // the guesses at inputs[0] are for the token after this many tokens of the block
   std::vector<std::optional<TokenGuesses>> guesses;  // [i]: of token i; [ids.size()]: of the bonus token
   std::vector<PreparedBranch> branches;
 };
@@ -88,13 +88,13 @@ struct DraftedSequence {
   Kept<GrownTree> grown;  // the last draft that branched
 };
 
-// A sequence's part of a pass: so many slices of it.
+// A sequence's part of a pass, in slices.
 struct PassPart {
   DraftedSequence* sequence;
   size_t slices;
 };
 
-// Where the next token of a strand stands.
+// The position and context of a strand's next token.
 inline DraftStep next_step(const DraftedSequence& s, const Strand& strand) {
   return {.sampling = &s.sampling,
           .counts = &s.counts,

@@ -1,5 +1,5 @@
-// What the parts of the model drafter share: the model, its texts, what was measured, and storage that is
-// used again. One thread. Internal to the model drafter.
+// State shared by the parts of the model drafter: the model, its texts, measurements, and reused storage. One
+// thread. Internal to the model drafter.
 #pragma once
 
 #include <algorithm>
@@ -32,10 +32,10 @@ struct DraftingState {
   bool is_end(TokenId token) const {
     return std::find(options.eos_ids.begin(), options.eos_ids.end(), token) != options.eos_ids.end();
   }
-  // More positions than the context has left cannot be drafted at or behind `base`.
+  // The number of tokens that can be drafted from `base` on before the context ends.
   int64_t room_behind(Position base) const { return model.max_positions() - base.value() + 1; }
 
-  // The cache holds so many tokens of the text now.
+  // Cuts the cache to the first `length` tokens of the text.
   void roll_back(DraftedSequence& s, int64_t length) {
     s.window.kept(length);
     model.kv().truncate(s.kv, length);
@@ -55,7 +55,7 @@ struct DraftingState {
   ReadTexts texts;           // of sequences that were closed
   StrandStorage storage;     // of rounds and branches
   PreparationPolicy policy;  // of Pipeline::kAuto
-  // Since the last answer: tokens that were prepared in vain, and what preparing took.
+  // Since the last answer: prepared tokens that were not used, and the time of preparing.
   int32_t wasted_tokens = 0;
   int64_t prepare_ns = 0;
 };

@@ -1,6 +1,6 @@
-// A tree under way, and the caches of its nodes. A node's cache is a copy-on-write fork of its parent's, or,
-// for the first child that is looked behind, that cache itself; so the sequence's own follows the likeliest
-// path. Internal to the model drafter.
+// A tree that is being drafted, and the caches of its nodes. The first child whose own children are computed
+// takes over its parent's cache; any other one gets a copy-on-write fork. So the sequence's own cache follows
+// the likeliest path. Internal to the model drafter.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@ namespace outrider {
 struct GrowingTree {
   TreeGrowth growth;
   Position base;                       // of the root's children
-  bool begun = false;                  // the root was looked behind
-  std::vector<KvHandle> kv_of;         // by node, where it was looked behind
-  std::vector<KvHandle> forks;         // of those, the caches that are not the sequence's
-  std::vector<char> extended;          // by node, the root first: a child took its cache over
+  bool begun = false;                  // the root's children were computed
+  std::vector<KvHandle> kv_of;         // by node, where its children were computed
+  std::vector<KvHandle> forks;         // the caches in kv_of that are not the sequence's own
+  std::vector<char> extended;          // by node, the root first: a child took over its cache
   std::vector<int32_t> looked;         // nodes of this pass
-  std::vector<TokenId> looked_tokens;  // theirs
-  // By node, the root first: what its children were drawn from, as the draft's QKind says.
+  std::vector<TokenId> looked_tokens;  // the tokens of `looked`
+  // By node, the root first: the distribution of its children, in the form of the draft's QKind.
   std::vector<QRow> q_of;
   std::vector<HiddenRow> hidden_of;
 
@@ -36,8 +36,8 @@ struct GrowingTree {
     hidden_of.clear();
   }
 
-  // The text went on to this node, whose cache is to be the sequence's: forgets what is not behind it, with
-  // the caches that only those had, which the sequence's own may be one of.
+  // The text went on to this node, whose cache becomes the sequence's. Drops all nodes outside its subtree,
+  // with the caches that only these used; the sequence's own cache may be dropped, too.
   KvHandle become_root(int32_t node, KvHandle own, KvCache& kv) {
     kv_of.resize(growth.found());
     extended.resize(growth.found() + 1);
@@ -63,7 +63,7 @@ struct GrowingTree {
     return next;
   }
 
-  // The node whose cache is `own`, farthest from the root; kTreeRoot where none is.
+  // The node farthest from the root whose cache is `own`; kTreeRoot: none.
   int32_t end_of(KvHandle own) const {
     int32_t end = kTreeRoot;
     for (int32_t i = 0; i < static_cast<int32_t>(kv_of.size()); ++i)
@@ -77,15 +77,15 @@ struct GrowingTree {
   }
 };
 
-// A tree whose verdict is not known yet. It teaches how far to trust the draft model, and where something is
-// prepared it grows on meanwhile: the verdict makes a node of it the root of the next tree.
+// A tree that is being verified. Its result shows how far to trust the draft model. If outcomes are prepared,
+// the tree grows meanwhile, and the verdict makes one of its nodes the root of the next tree.
 struct GrownTree {
   GrowingTree tree;
   bool goes_on = false;
   bool learnt = false;
-  // The pipeline lets trees grow on; this one did.
+  // Whether the pipeline lets trees grow, and whether this one did.
   bool looked_up = false, prepared = false;
-  int32_t sent_looks = 0;  // nodes behind which was looked before it was sent
+  int32_t sent_looks = 0;  // nodes whose children were computed before it was sent
   std::chrono::steady_clock::time_point sent_at;
 
   void clear() { goes_on = learnt = looked_up = prepared = false; }

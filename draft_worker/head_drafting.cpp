@@ -13,7 +13,7 @@ HeadDrafting::HeadDrafting(Head& head, HeadDraftingOptions options)
       drafter_(
           make_head_drafter(head, {.max_sequences = options_.max_sequences, .eos_ids = options_.eos_ids})) {}
 
-// The head's tables end there, whatever the job says that its vocabulary is.
+// The head's tables end at its own vocabulary, whatever vocabulary the job announces.
 Status HeadDrafting::check_ids(std::span<const TokenId> ids) const {
   const auto is_known = [this](TokenId id) { return id.value() < head_.vocab_size(); };
   if (std::all_of(ids.begin(), ids.end(), is_known)) return {};
@@ -50,7 +50,7 @@ void HeadDrafting::close(SequenceId sequence) {
   if (sequences_.erase(sequence) > 0) drafter_->close(sequence);
 }
 
-// What is known is the beginning of the text that ends at `base` with `ids`, or the other way round.
+// Extends the known text to the text that ends at `base` with `ids`; either may be a beginning of the other.
 Status HeadDrafting::extend(Sequence& s, Position base, std::span<const TokenId> ids) const {
   RETURN_IF_ERROR(check_ids(ids));
   const auto text = s.window.committed();
@@ -83,8 +83,8 @@ Status HeadDrafting::begin(const Propose& propose) {
     return malformed(fmt::format("a draft behind {} tokens of a text of {}", propose.base.value(),
                                  s.window.committed().size()));
   RETURN_IF_ERROR(extend(s, propose.base, propose.committed));
-  // Asked again, and what is missing would have been here by now. The inbox knows how long to wait for what
-  // comes from device to device.
+  // True if the Propose is repeated and its rows should have arrived by now. The inbox has its own deadline
+  // for rows from device to device.
   const bool is_late = s.round && s.round->round == propose.round && propose.sent_after_us > 0;
   s.round = propose;
   const int64_t needed = propose.base.value() - 1;
@@ -93,7 +93,7 @@ Status HeadDrafting::begin(const Propose& propose) {
   return {};
 }
 
-// Rows behind a gap are of no use: what is missing is sent anew, and all behind it.
+// Rows after a gap are useless: the missing rows and all later ones are sent again.
 Status HeadDrafting::take(const StateRows& rows) {
   const auto at = sequences_.find(rows.sequence);
   if (at == sequences_.end()) return not_found("sequence is not open");
@@ -119,7 +119,7 @@ bool HeadDrafting::work(std::vector<DraftAnswer>& answers) {
   return any || awaits_rows();
 }
 
-// What has arrived, and of which sequences rows will not: the coordinator tells these again.
+// Polls for arrived rows. Reports sequences with lost rows; the coordinator sends these rows again.
 bool HeadDrafting::look(std::vector<DraftAnswer>& answers) {
   if (!options_.inbox || (sequences_.empty() && !options_.inbox->is_ready())) return false;
   options_.inbox->look();
@@ -134,7 +134,7 @@ bool HeadDrafting::look(std::vector<DraftAnswer>& answers) {
   return any;
 }
 
-// Nothing wakes who waits for a device.
+// There is no wake-up for arrivals on a device, so this polls, and sleeps briefly after some polls.
 bool HeadDrafting::awaits_rows() {
   constexpr int kSpins = 200;
   constexpr std::chrono::microseconds kPause{20};
@@ -146,7 +146,7 @@ bool HeadDrafting::awaits_rows() {
   return true;
 }
 
-// Of those nobody waits for an answer.
+// Ends rounds with gamma 0, which get no answer.
 bool HeadDrafting::finish_empty() {
   bool any = false;
   for (auto& [id, s] : sequences_) {
@@ -162,7 +162,7 @@ bool HeadDrafting::draft_rounds(std::vector<DraftAnswer>& answers) {
   for (auto& [id, s] : sequences_) {
     if (!s.round || s.rows.ready() < s.round->base.value() - 1) continue;
     if (s.window.committed().size() > static_cast<size_t>(s.round->base.value())) {
-      s.round.reset();  // rows of a later round have come: it went on without this draft
+      s.round.reset();  // rows of a later round came: the round went on without this draft
       continue;
     }
     tasks_.push_back({.sequence = id,
@@ -204,8 +204,8 @@ Draft HeadDrafting::draft_of(const Sequence& s, HeadDraft& made) const {
   return draft;
 }
 
-// Of prompts, and of texts that go on without drafts: so few rows are kept, and the next draft has less to
-// read.
+// Prefills prompts, and texts that continue without drafts: this keeps few rows, and shortens the next
+// prefill.
 bool HeadDrafting::read_ahead() {
   tasks_.clear();
   for (auto& [id, s] : sequences_)
@@ -220,7 +220,7 @@ bool HeadDrafting::read_ahead() {
   return true;
 }
 
-// The last pair that was read may be read again: drafts of the same text begin with it.
+// The last pair is kept, because drafts of the same text begin with it.
 void HeadDrafting::forget_read() {
   for (const HeadTask& task : tasks_)
     sequences_.at(task.sequence).rows.forget_before(static_cast<int64_t>(task.committed.size()) - 2);

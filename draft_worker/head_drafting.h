@@ -1,7 +1,6 @@
-// A head at a draft worker: it reads the rows of the target's states that the job tells (StateRows), and
-// drafts with the class that drafts beside a target, too. A round waits for the rows that it needs; the
-// coordinator hears of those that are missing when it asks once more, or when a link that brought them ends.
-// One thread.
+// A head at a draft worker: it prefills from the hidden states that the job sends (StateRows), and drafts
+// with the class that also drafts beside a target. A round waits for its rows; the coordinator learns of
+// missing rows when it repeats the Propose, or when a link with pending rows ends. One thread.
 #pragma once
 
 #include <map>
@@ -19,10 +18,10 @@ namespace outrider {
 struct HeadDraftingOptions {
   int32_t max_sequences = 16;
   std::vector<TokenId> eos_ids;
-  // So many rows are read without a round that needs them; fewer wait, for a draft's first pass reads them,
-  // too.
+  // Rows are read ahead of a round once there are this many. Fewer rows wait for the next draft, whose first
+  // pass reads them too.
   int32_t read_ahead = 32;
-  // Rows come from device to device, too; null: they do not. Must outlive the drafter.
+  // Receives rows from device to device; null: no such rows. Must outlive the drafter.
   StateInbox* inbox = nullptr;
 };
 
@@ -36,12 +35,12 @@ class HeadDrafting final : public Drafter, private StateSource {
   void close(SequenceId sequence) override;
   Status begin(const Propose& propose) override;
   Status take(const StateRows& rows) override;
-  // All rounds whose rows are there, from their first token to their last.
+  // Drafts all rounds whose rows have arrived, from their first token to their last.
   bool work(std::vector<DraftAnswer>& answers) override;
   Resync held(SequenceId sequence) const override;
   int32_t max_context() const override { return static_cast<int32_t>(head_.max_positions()); }
 
-  // Rows in memory, of all sequences.
+  // Rows held in memory, over all sequences.
   int64_t rows_held() const;
 
  private:
@@ -50,7 +49,7 @@ class HeadDrafting final : public Drafter, private StateSource {
     SamplingParams sampling;
     TokenCounts counts;  // of the committed tokens; kept only when penalties need it
     HeldStates rows;
-    std::optional<Propose> round;  // under way
+    std::optional<Propose> round;  // the current round
   };
   Status check_ids(std::span<const TokenId> ids) const;
   Status extend(Sequence& s, Position base, std::span<const TokenId> ids) const;
@@ -68,10 +67,10 @@ class HeadDrafting final : public Drafter, private StateSource {
   const std::unique_ptr<HeadDrafter> drafter_;
   std::map<SequenceId, Sequence> sequences_;
 
-  // Of one piece of work.
+  // Scratch for one piece of work.
   std::vector<HeadTask> tasks_;
   std::vector<HeadDraft> drafts_;
-  int waits_ = 0;  // in a row, for rows that are on their way
+  int waits_ = 0;  // consecutive polls for rows under way
 };
 
 }  // namespace outrider

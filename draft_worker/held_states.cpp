@@ -50,7 +50,7 @@ void HeldStates::forget_before(int64_t row) {
     parts_.pop_front();
   }
   if (parts_.empty()) return;
-  // Of a message only what is needed stays.
+  // Keeps only the needed rows of a message.
   Part& part = parts_.front();
   const int64_t gone = first_ - part.first;
   if (part.transfer > 0 || gone <= part.count / 2) return;

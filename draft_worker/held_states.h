@@ -1,6 +1,5 @@
-// Rows of the target's states of one sequence, from when they are told until its head has read them: what
-// came in a message in the host's memory, what comes from device to device where it lands (StateInbox). One
-// thread.
+// Hidden states of the target for one sequence, from their arrival until the head has read them. Rows of a
+// message lie in host memory; rows from device to device stay where they land (StateInbox). One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ namespace outrider {
 
 class HeldStates {
  public:
-  // `inbox`: null where no rows come from device to device. Both must outlive it.
+  // `inbox`: null if no rows come from device to device. Both must outlive it.
   HeldStates(HeadCompute& compute, StateInbox* inbox) : compute_(&compute), inbox_(inbox) {}
   ~HeldStates() { forget_from(first_); }
   HeldStates(HeldStates&& other) noexcept
@@ -26,26 +25,26 @@ class HeldStates {
         parts_(std::exchange(other.parts_, {})) {}
   HeldStates& operator=(HeldStates&&) = delete;
 
-  // Rows [first(), end()) are held, and those before ready() are here.
+  // Rows [first(), end()) are held or under way; rows before ready() have arrived.
   int64_t first() const { return first_; }
   int64_t end() const { return end_; }
   int64_t ready() const;
 
-  // Those behind end(), which begin at most there. They came with tokens.
+  // Adds the rows from end() on; `rows` begin there or earlier. They came with tokens.
   void add(const StateRows& rows);
-  // Of rows that are here: to [rows, width], where the head computes.
+  // Reads arrived rows into [rows, width], where the head computes.
   void read(int64_t first, FloatRows to) const;
-  // Those before this one are not needed any more.
+  // Drops rows before this one.
   void forget_before(int64_t row);
-  // Forgets what will not come, and all behind it: whether there is such.
+  // Drops lost rows and all rows after them. True: there were some.
   bool forget_lost();
 
  private:
   struct Part {
     int64_t first = 0, count = 0;
     std::vector<uint16_t> values;  // of a message
-    uint64_t transfer = 0;         // or where they come from; 0: from none
-    int64_t skipped = 0;           // rows of the transfer in front of them
+    uint64_t transfer = 0;         // or the transfer that brings them; 0: none
+    int64_t skipped = 0;           // rows of the transfer before these
     int64_t end() const { return first + count; }
   };
   StateInbox::Arrival arrival(const Part& part) const;
@@ -54,7 +53,7 @@ class HeldStates {
   HeadCompute* const compute_;
   StateInbox* const inbox_;
   int64_t first_ = 0, end_ = 0;
-  std::deque<Part> parts_;  // one behind the other
+  std::deque<Part> parts_;  // consecutive parts
 };
 
 }  // namespace outrider

@@ -1,11 +1,11 @@
-// Lookahead decoding (Fu et al. 2024, 2402.02057): beside a few guesses the target reads a window of tokens
-// that nobody expects to be right. Position i of the window's first level stands i tokens behind the text;
-// each further level continues it by one token. What the target ranks best behind the last level makes, of
-// each position, an n-gram that the target itself would write, and the next window. Guesses are the n-grams
-// that begin with the text's last token.
+// Lookahead decoding (Fu et al. 2024, 2402.02057): beside a few guesses the target computes a window of
+// tokens that are not expected to be right. Position i of the window's first level stands i tokens after the
+// text; each further level continues it by one token. The token that the target ranks best after the last
+// level completes an n-gram for each position, which the target itself would write, and gives the next
+// window. Guesses are the n-grams that begin with the text's last token.
 //
-// Guesses and window are one tree: the first level is a chain behind the text, and every position has a
-// branch of its further levels. So each row sees what it sees in the paper, and a branch that happens to be
+// Guesses and window are one tree: the first level is a chain after the text, and every position has a branch
+// of its further levels. So each row sees the same tokens as in the paper, and a branch that happens to be
 // right is accepted like any other.
 #include <algorithm>
 #include <deque>
@@ -17,9 +17,9 @@
 namespace outrider {
 namespace {
 
-using Ngram = std::vector<TokenId>;  // behind its first token
+using Ngram = std::vector<TokenId>;  // the tokens after its first one
 
-// Of each first token the n-grams seen last, the newest in front.
+// For each first token, the n-grams seen last, the newest first.
 class NgramPool {
  public:
   void add(TokenId first, std::span<const TokenId> rest) {
@@ -33,7 +33,7 @@ class NgramPool {
     of.emplace_front(rest.begin(), rest.end());
     if (of.size() > kMostOfAToken) of.pop_back();
   }
-  // Null: none is known.
+  // Null: no n-gram is known.
   const std::deque<Ngram>* find(TokenId first) const {
     const auto at = ngrams_.find(first.value());
     return at == ngrams_.end() ? nullptr : &at->second;
@@ -44,13 +44,13 @@ class NgramPool {
   std::unordered_map<int32_t, std::deque<Ngram>> ngrams_;
 };
 
-// The levels of a window, and the nodes of the newest draft in which they were.
+// The levels of a window, and their nodes in the newest draft.
 class JacobiWindow {
  public:
   explicit JacobiWindow(size_t levels) : most_levels_(levels) {}
 
-  // Makes it this wide. What is new of the first level are tokens of the text, as good as any; the further
-  // levels begin again where they are not as wide.
+  // Sets the width. New positions of the first level take tokens of the text, which are as good as any;
+  // narrower further levels start again.
   void widen(size_t width, std::span<const TokenId> text) {
     if (levels_.empty()) levels_.emplace_back();
     while (levels_.front().size() < width) {
@@ -59,7 +59,7 @@ class JacobiWindow {
       levels_.resize(1);
     }
   }
-  // Puts `width` positions of it behind the root, with each level that is known.
+  // Adds `width` positions after the root, with all known levels.
   void put_into(DraftTree& tree, size_t width) {
     nodes_.assign(levels_.size(), {});
     int32_t before = kTreeRoot;
@@ -76,8 +76,8 @@ class JacobiWindow {
     for (auto& level : nodes_)
       for (int32_t& node : level) node = new_of[static_cast<size_t>(node)];
   }
-  // best_of(node): what was ranked best behind it. Until there are enough levels it becomes the next one.
-  // Then the n-grams of all positions go to the pool, and the first level is over.
+  // best_of(node): the token ranked best after it. It becomes the next level until there are enough levels.
+  // Then the n-grams of all positions go to the pool, and the first level is dropped.
   template <class BestOf>
   void advance(BestOf best_of, NgramPool& pool) {
     const size_t width = nodes_.empty() ? 0 : nodes_.back().size();
@@ -122,7 +122,7 @@ class JacobiWindow {
   size_t most_levels_;
   size_t seed_ = 0;
   std::vector<std::vector<TokenId>> levels_;  // [level][position]
-  std::vector<std::vector<int32_t>> nodes_;   // as far as the newest draft has them
+  std::vector<std::vector<int32_t>> nodes_;   // as far as the newest draft contains them
 };
 
 class LookaheadGuesser final : public TextGuesser {
@@ -134,13 +134,13 @@ class LookaheadGuesser final : public TextGuesser {
     sequences_.insert_or_assign(sequence, Sequence{.window = JacobiWindow(ngram_ - 1)});
     extend(sequence, text);
   }
-  // N-grams of the text itself serve as well.
+  // Adds n-grams of the text itself, too.
   void extend(SequenceId sequence, std::span<const TokenId> text) override {
     Sequence& of = sequences_.at(sequence);
     for (of.known = std::max(of.known, ngram_); of.known <= text.size(); ++of.known)
       of.pool.add(text[of.known - ngram_], text.subspan(of.known - ngram_ + 1, ngram_ - 1));
   }
-  // Rows of the newest draft stand last, behind the row of the text's end that it was made for.
+  // Rows of the newest draft come last, after the row of the text's end that the draft continues.
   void learn(SequenceId sequence, const TokenSuccessors& successors) override {
     Sequence& of = sequences_.at(sequence);
     const auto& rows = successors.tokens;
@@ -166,7 +166,7 @@ class LookaheadGuesser final : public TextGuesser {
     out.assign(known->front().begin(), known->front().begin() + static_cast<ptrdiff_t>(count));
   }
 
-  // Half of the nodes are for guesses. The window takes what they leave.
+  // Half of the nodes are for guesses, the remaining ones for the window.
   DraftTree guess_tree(SequenceId sequence, std::span<const TokenId> text, const TreeShape& shape,
                        int32_t depth) override {
     Sequence& of = sequences_.at(sequence);
@@ -204,7 +204,7 @@ class LookaheadGuesser final : public TextGuesser {
       nodes += level_nodes *= static_cast<size_t>(shape.widths[level]);
     return nodes;
   }
-  // A node of theirs may be the window's, too, and then has two more children.
+  // A node may belong to guesses and window, and then has two more children.
   static void put_guesses(const std::deque<Ngram>& ngrams, size_t nodes, size_t depth, DraftTree& tree) {
     constexpr size_t kMostGuesses = kMostTreeChildren - 2;
     for (size_t i = 0; i < std::min(ngrams.size(), kMostGuesses); ++i) {

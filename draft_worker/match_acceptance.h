@@ -1,5 +1,5 @@
-// How often drafted tokens were right, by where they were found, how long the match was, and how far behind
-// it they stand. Only tokens that were tested count: the right ones and the first wrong one. Old counts fade.
+// How often drafted tokens were right, by the source of the match, its length, and the token's distance from
+// it. Counts tested tokens only: the right ones and the first wrong one. Old counts decay.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ class MatchAcceptance {
  public:
   enum Source : uint8_t { kOwnText, kOtherTexts };
 
-  // That a token is right when those before it in the draft are. position 0 follows the match.
+  // The chance that a token is right if those before it in the draft are. Position 0 follows the match.
   double rate(Source source, int32_t match_length, int32_t position) const {
     const Cell& cell = cells_[index(source, match_length, position)];
     return (cell.right + 1.0) / (cell.tested + 2.0);

@@ -14,7 +14,7 @@ ModelDrafter::ModelDrafter(Model& model, ModelDrafterOptions options)
       preparation_(state_, drawing_, trees_, runs_) {
   auto runner = model.make_runner(state_.vocab_size);
   if (state_.options.rows && state_.options.rows->vocab_size() != state_.vocab_size)
-    state_.options.rows = nullptr;  // rows end too soon
+    state_.options.rows = nullptr;  // rows end before the target's vocabulary
   if (state_.options.head) {
     const IndexRange ids = state_.options.head->ids();
     CHECK(!runner && ids.begin == 0 && ids.end >= state_.vocab_size &&
@@ -67,12 +67,12 @@ void ModelDrafter::close(SequenceId sequence) {
   trees_.drop(s);
   if (state_.options.rows) state_.options.rows->drop(sequence);
   if (staged_) staged_->close(sequence);
-  state_.roll_back(s, s.window.keep());  // what was drafted is nobody's text
+  state_.roll_back(s, s.window.keep());  // drop drafted tokens
   state_.texts.keep(s.window.committed().first(static_cast<size_t>(s.window.cached())), s.salt, s.kv);
   state_.sequences.erase(at);
 }
 
-// What was read of a text that begins alike, open or closed, need not be read again.
+// Takes over the KV of an open or closed text that begins alike.
 void ModelDrafter::take_over(DraftedSequence& s) {
   const auto ids = s.window.committed();
   ReadTexts::Found best = state_.texts.find(ids, s.salt);
@@ -89,7 +89,7 @@ void ModelDrafter::take_over(DraftedSequence& s) {
   s.window.fed(ids.first(static_cast<size_t>(length)));
 }
 
-// Whether this drafter can draft so for this sequence.
+// Whether this drafter can make such a draft for this sequence.
 Status ModelDrafter::check(const DraftedSequence& s, const Propose& propose) const {
   const Rule rule = effective_rule(s.sampling);
   if (propose.q_kind == QKind::kHidden &&
@@ -127,12 +127,13 @@ Status ModelDrafter::begin(const Propose& propose) {
   const bool is_tree = !propose.tree.is_chain() && limit > 0;
   const bool regrown = is_tree && trees_.regrow(s, propose);
   if (!regrown) trees_.drop(s);
-  // A block's branches are chains.
+  // Branches prepared for a chain are chains.
   if (!preparation_.resume(s, propose) || is_tree) start_fresh(s, propose, regrown);
   s.job->strand.cut(limit);
   if (is_tree) trees_.begin(s, propose, regrown);
   if (regrown) return {};
-  // Never all of the committed text: its last token must be fed to get the distribution of the next.
+  // Never keeps all of the committed text: its last token must be fed to get the distribution of the next
+  // one.
   state_.roll_back(s,
                    std::min<int64_t>(s.window.cached(), propose.base.value() + s.job->strand.length() - 1));
   return {};
@@ -213,14 +214,14 @@ bool ModelDrafter::finish_done(std::vector<DraftAnswer>& answers) {
   return answers.size() > before;
 }
 
-// Several tokens of every round that is under way, where the model's device draws them. False: nothing is
-// under way, or these rounds are the host's.
+// Draws several tokens of every current round on the model's device. False: there is no round, or these
+// rounds run on the host.
 bool ModelDrafter::run_jobs(std::vector<DraftAnswer>& answers) {
   if (!runs_ || !runs_->collect_rounds()) return false;
   const auto start = state_.options.now();
   const Status ran = runs_->run_rounds();
   if (!ran.ok() && (state_.texts.forget_one() || preparation_.give_up_branches()))
-    return true;  // room for another try
+    return true;  // after freeing memory for another try
   for (size_t i = 0; i < runs_->count(); ++i) {
     Status status = ran.ok() ? runs_->take_round(i) : ran;
     if (status.ok()) continue;
@@ -231,7 +232,7 @@ bool ModelDrafter::run_jobs(std::vector<DraftAnswer>& answers) {
   return true;
 }
 
-// One token of every round that is under way, or a level of a tree, or a part of a prompt.
+// Draws one token of every current round, or a level of its tree, or prefills a part of its prompt.
 bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   collect_slices();
   if (slices_.empty()) return false;
@@ -239,7 +240,7 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   const Status passed = drawing_.run(slices_, rank_rows());
   if (!passed.ok() &&
       (state_.texts.forget_one() || preparation_.give_up_branches() || trees_.stop_growth(parts_)))
-    return true;  // room for another try
+    return true;  // after freeing memory for another try
   const bool one_each = std::all_of(slices_.begin(), slices_.end(),
                                     [](const BatchSlice& slice) { return slice.tokens.size() == 1; });
   const bool reads_no_prompt = std::all_of(slices_.begin(), slices_.end(), [](const BatchSlice& slice) {
@@ -251,8 +252,8 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   return true;
 }
 
-// What is asked of the rows of a pass that a device can rank. Null: some are the host's, of chains or of
-// trees under rules with q.
+// Queues the rows of a pass that the device can rank. Null: some rows belong to the host (chains, or trees
+// under rules with q).
 RankedPass* ModelDrafter::rank_rows() {
   if (!runs_) return nullptr;
   RankedPass& ranked = runs_->ranked();
@@ -275,8 +276,8 @@ RankedPass* ModelDrafter::rank_rows() {
   return &ranked;
 }
 
-// What came of every sequence's part of a pass, each with its share of the time and what it takes by itself;
-// how many tokens were drawn.
+// Takes the results of every sequence's part of a pass; charges each its share of the time and its own
+// processing. Returns the number of drawn tokens.
 int32_t ModelDrafter::take_parts(const Status& passed, int64_t pass_ns, std::vector<DraftAnswer>& answers) {
   const int64_t share = pass_ns / static_cast<int64_t>(slices_.size());
   int64_t row = 0;
@@ -301,12 +302,12 @@ int32_t ModelDrafter::take_parts(const Status& passed, int64_t pass_ns, std::vec
   return drawn;
 }
 
-// What came of a sequence's part of a pass: how many tokens were drawn. Those that were guessed and drawn are
-// in the cache already, as if they had been fed one by one.
+// Takes a sequence's results of a pass; returns the number of drawn tokens. KV entries of guessed tokens that
+// were confirmed stay as they are.
 int32_t ModelDrafter::take_slice(DraftedSequence& s, const BatchSlice& slice, int64_t row, Status& status) {
   DraftJob& job = *s.job;
   const auto guessed = static_cast<int64_t>(job.guesses.size());
-  const int64_t drawing = slice.logit_rows - guessed;  // rows in front of the guessed ones
+  const int64_t drawing = slice.logit_rows - guessed;  // rows before the guessed ones
   s.window.fed(slice.tokens.first(slice.tokens.size() - job.guesses.size()));
   if (drawing > 1) job.guess = drawing_.guess_of_last(s, row);
   if (drawing == 0) return 0;
@@ -330,9 +331,8 @@ int32_t ModelDrafter::take_slice(DraftedSequence& s, const BatchSlice& slice, in
   return strand.length() - before;
 }
 
-// Behind a row from which a token is drawn, those that the model is expected to draw, each with a row of
-// logits: if it does, the next token needs no pass. The last token of a draft is never read. All sequences
-// share the rows.
+// Appends guesses of the model's next tokens after a row that draws a token, each with a row of logits: a
+// right guess saves a pass. The last token of a draft is never fed. All sequences share the rows.
 void ModelDrafter::add_guesses(DraftedSequence& s, BatchSlice& slice, int64_t rows, int64_t logit_rows) {
   DraftJob& job = *s.job;
   job.guesses.clear();

@@ -1,5 +1,5 @@
-// The drafter with a language model. Rounds of all sequences advance together, one token per forward pass;
-// when none is under way the same machinery extends branches for the likely outcomes of drafts that are being
+// The drafter with a language model. Rounds of all sequences advance together, one token per forward pass.
+// Without a current round the same code extends branches for the likely outcomes of drafts that are being
 // verified. Internal: drafter.h has the factory.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace outrider {
 class ModelDrafter final : public Drafter {
  public:
   ModelDrafter(Model& model, ModelDrafterOptions options);
-  ~ModelDrafter() override;  // the model's cache is empty again
+  ~ModelDrafter() override;  // empties the model's cache
 
   Status open(const Open& open) override;
   void close(SequenceId sequence) override;
@@ -47,7 +47,7 @@ class ModelDrafter final : public Drafter {
 
   DraftingState state_;
   TokenDrawing drawing_;
-  std::optional<DeviceRuns> runs_;  // none: every row of logits comes to the host
+  std::optional<DeviceRuns> runs_;  // empty: every row of logits comes to the host
   TreeRounds trees_;
   OutcomePreparation preparation_;
   std::optional<StagedDrafts> staged_;

@@ -29,8 +29,8 @@ class NgramGuesser final : public TextGuesser {
     }
   }
 
-  // What followed the last few occurrences, of the longest suffix first, level by level while there are nodes
-  // to spend.
+  // Continuations of the last few occurrences, the longest suffix first, level by level until the nodes are
+  // used up.
   DraftTree guess_tree(SequenceId, std::span<const TokenId> ids, const TreeShape& shape,
                        int32_t depth) override {
     const size_t levels = shape.nodes > 0 ? static_cast<size_t>(depth)
@@ -65,7 +65,7 @@ class NgramGuesser final : public TextGuesser {
   }
 
  private:
-  // Where the text goes on behind them, the best first.
+  // The positions after the occurrences, the best first.
   std::vector<size_t> occurrences(std::span<const TokenId> ids) const {
     std::vector<size_t> next;
     for (auto n = static_cast<size_t>(options_.max_ngram); n >= static_cast<size_t>(options_.min_ngram);
@@ -83,7 +83,7 @@ class NgramGuesser final : public TextGuesser {
 
   static constexpr int32_t kMostOccurrences = 4;
   static constexpr size_t kMostNodes = 4096;
-  static constexpr int32_t kStopped = -2;  // this continuation is followed no further
+  static constexpr int32_t kStopped = -2;  // this continuation has ended
 
   const NgramDrafterOptions options_;
 };

@@ -18,7 +18,7 @@ int64_t runs_at_a_time(int64_t sequences, int64_t outcomes) {
 }
 
 int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma) {
-  // A branch copies the block it starts in, and its draft may begin anywhere in it.
+  // A branch copies the KV block it starts in, and its draft may begin anywhere in that block.
   return outcomes * (gamma + 2 * kBlockTokens);
 }
 
@@ -38,7 +38,7 @@ void OutcomePreparation::sent(DraftedSequence& s, std::span<const TokenId> ids,
   block.sent_at = now;
 }
 
-// ---- a verdict is in ------------------------------------------------------------------------------------
+// ---- after a verdict ------------------------------------------------------------------------------------
 
 bool OutcomePreparation::resume(DraftedSequence& s, const Propose& propose) {
   state_.drop_job(s);
@@ -52,7 +52,7 @@ bool OutcomePreparation::resume(DraftedSequence& s, const Propose& propose) {
   const StrandKey key{propose.round, propose.q_kind, propose.row_bytes, propose.code_bits};
   const auto branch =
       std::find_if(s.block->branches.begin(), s.block->branches.end(), [&](const PreparedBranch& b) {
-        // Match rules do not draw by round, so a draft prepared for another one is the same.
+        // Match rules do not draw by round, so a draft prepared for another round is the same.
         const bool fits = is_match_rule(s.sampling.rule) || b.strand.key == key;
         return fits && b.strand.length() > 0 && b.strand.outcome_length == outcome.size() &&
                std::equal(outcome.begin(), outcome.end(), b.strand.tokens.begin());
@@ -74,7 +74,7 @@ bool OutcomePreparation::resume(DraftedSequence& s, const Propose& propose) {
   return hit;
 }
 
-// Whether this is the verdict on the block. Where rounds went on without drafts, there is none.
+// Whether `outcome` is the verdict on the block. There is none where rounds went on without drafts.
 bool OutcomePreparation::observe(DraftedSequence& s, std::span<const TokenId> outcome) {
   const SentBlock& block = *s.block;
   const auto common = std::mismatch(block.ids.begin(), block.ids.end(), outcome.begin(), outcome.end()).first;
@@ -91,8 +91,7 @@ bool OutcomePreparation::observe(DraftedSequence& s, std::span<const TokenId> ou
   return true;
 }
 
-// What would have been drafted after the block, where preparing found it out and all of the block was
-// accepted.
+// The guess for the token after the block, if it was prepared and the whole block was accepted; else -1.
 TokenId OutcomePreparation::prepared_guess(const DraftedSequence& s, std::span<const TokenId> outcome) {
   const SentBlock& block = *s.block;
   const bool full = outcome.size() == block.ids.size() + 1 &&
@@ -129,10 +128,10 @@ void OutcomePreparation::drop(DraftedSequence& s) {
   s.block.reset();
 }
 
-// ---- while the target verifies --------------------------------------------------------------------------
+// ---- during the verification ----------------------------------------------------------------------------
 
-// Guesses wait until now, when nobody waits for them: the block is fed once more, in one pass, which gives
-// the same bits as token by token.
+// Computes guesses only now, during the verification: one more pass over the block gives the same bits as
+// token by token.
 void OutcomePreparation::plan(DraftedSequence& s) {
   SentBlock& block = *s.block;
   block.planned = true;
@@ -142,7 +141,7 @@ void OutcomePreparation::plan(DraftedSequence& s) {
     outcomes.assign(1, {.accepted = gamma, .rank = 0, .probability = 1});
   else
     statistics_of(s).pick(gamma, block.fanout, outcomes);
-  // What follows an end of text is not worth guessing, and what follows the context cannot be.
+  // No guess after an end of sequence, and none beyond the context.
   const bool ends = block.eos || block.base.value() + gamma > state_.model.max_positions();
   std::erase_if(outcomes, [&](const Outcome& o) { return ends && o.accepted == gamma; });
   if (outcomes.empty()) return;
@@ -193,7 +192,7 @@ void OutcomePreparation::add_part(double probability, DraftedSequence& s, int32_
                     .rows = rows});
 }
 
-// Blocks to read, and the next token of every unfinished branch; the likeliest first.
+// Collects blocks to compute, and the next token of every unfinished branch; the likeliest first.
 void OutcomePreparation::collect_parts() {
   parts_.clear();
   for (auto& [id, s] : state_.sequences) {
@@ -218,7 +217,7 @@ void OutcomePreparation::collect_parts() {
   limit_parts();
 }
 
-// Under `auto` a pass takes what pays by now.
+// Under `auto` a pass takes only rows that pay now.
 void OutcomePreparation::limit_parts() {
   const auto is_auto = [](const Part& part) { return part.sequence->block->pipeline == Pipeline::kAuto; };
   if (parts_.empty() || !std::all_of(parts_.begin(), parts_.end(), is_auto)) return;
@@ -241,7 +240,7 @@ bool OutcomePreparation::prepare() {
   return true;
 }
 
-// Nothing is worth doing, but a verdict is due: the worker looks for it rather than sleep and be woken.
+// True if no work pays, but a verdict is due: the worker then polls for it rather than sleep.
 bool OutcomePreparation::awaits_verdict() const {
   const bool due = std::any_of(state_.sequences.begin(), state_.sequences.end(), [&](const auto& item) {
     const auto& block = item.second.block;
@@ -290,14 +289,14 @@ void OutcomePreparation::take_parts() {
       s.window.fed(s.block->inputs);
       take_guesses(s, row);
     } else if (Strand& strand = strand_of(part); !drawing_.draw(s, strand, row).ok()) {
-      strand.cut(0);  // it will fail when it is asked for
+      strand.cut(0);  // the branch will fail if it is used
     }
     row += part.rows;
   }
 }
 
-// Keeps of a preparing pass the branches the device can extend. False: blocks are to be read first, whose
-// guesses the host makes, or these branches are the host's.
+// Keeps the branches of a preparing pass that the device can extend. False: blocks must be computed first,
+// for the host's guesses, or these branches run on the host.
 bool OutcomePreparation::collect_runs() {
   const auto reads = [](const Part& part) { return part.branch == kReadBlock; };
   if (std::any_of(parts_.begin(), parts_.end(), reads)) {
@@ -309,7 +308,7 @@ bool OutcomePreparation::collect_runs() {
     const BatchSlice slice = slice_of(part);
     runs_->add_branch(*part.sequence, strand_of(part), slice);
   }
-  const size_t fitting = runs_->fit_branches();  // the likeliest are in front
+  const size_t fitting = runs_->fit_branches();  // the likeliest come first
   if (fitting == 0) return false;
   parts_.resize(fitting);
   return true;
@@ -321,7 +320,8 @@ Status OutcomePreparation::run_branches() {
   return {};
 }
 
-// From the rows of the block's inputs. One that is not finite ends it: so will the round.
+// Takes guesses from the rows of the block's inputs. A row that is not finite ends them: the round will fail,
+// too.
 void OutcomePreparation::take_guesses(DraftedSequence& s, int64_t row) {
   SentBlock& block = *s.block;
   outcomes_.swap(block.outcomes);

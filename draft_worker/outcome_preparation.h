@@ -1,6 +1,5 @@
 // Drafts for likely outcomes of drafts that are being verified. A branch is a copy-on-write fork of its
-// sequence's cache; the Propose that brings its outcome turns it into the round. Internal to the model
-// drafter.
+// sequence's cache; the Propose with its outcome turns it into the round. Internal to the model drafter.
 #pragma once
 
 #include <array>
@@ -17,31 +16,31 @@ namespace outrider {
 
 class OutcomePreparation {
  public:
-  // All must outlive it. `runs`: none where the host draws all tokens.
+  // All must outlive it. `runs`: null if the host draws all tokens.
   OutcomePreparation(DraftingState& state, TokenDrawing& drawing, TreeRounds& trees,
                      std::optional<DeviceRuns>& runs)
       : state_(state), drawing_(drawing), trees_(trees), runs_(runs) {}
 
-  // A draft was sent for the round under way: what may be prepared for while it is verified.
+  // The current round's draft was sent: begins the preparation for its verification.
   void sent(DraftedSequence& s, std::span<const TokenId> ids, std::chrono::steady_clock::time_point now);
-  // A verdict is in. Whether a branch became the round; where none did, the round is empty.
+  // A verdict came. True: a branch became the round; else the round is empty.
   bool resume(DraftedSequence& s, const Propose& propose);
   void drop(DraftedSequence& s);
 
-  // One pass for branches. False: none is worth it.
+  // Does one pass for branches. False: no branch is worth it.
   bool prepare();
-  // Rounds need the KV more. False: there was nothing to give up.
+  // Frees the KV blocks of branches for rounds. False: there were none.
   bool give_up_branches();
-  // More rows in one preparing pass would hold up a Propose for too long.
+  // Limit of rows in one preparing pass; a longer pass would delay a Propose too much.
   int64_t max_rows() const;
 
  private:
   // A part of a preparing pass: the next token of a branch, or (kReadBlock) the tokens of the block once
-  // more, for what the model thinks of those after them.
+  // more, for the model's guesses of the tokens after them.
   static constexpr int32_t kReadBlock = -1;
   struct Part {
     double probability;
-    int32_t order;  // among equally likely ones
+    int32_t order;  // breaks ties of probability
     DraftedSequence* sequence;
     int32_t branch;
     int32_t rows;

@@ -11,11 +11,11 @@ namespace {
 constexpr double kAcceptanceDecay = 0.95;    // per round
 constexpr double kRankDecay = 0.99;          // per observed token
 constexpr double kPriorWeight = 8;           // observations
-constexpr double kLeastProbability = 0.002;  // an outcome below it is not worth a row
+constexpr double kLeastProbability = 0.002;  // a less likely outcome is not worth a row
 
 }  // namespace
 
-// Half of what is missing with every further guess, which is about what draft models do.
+// Each further guess is right in half of the remaining cases, which is typical of draft models.
 OutcomeStatistics::Ranks OutcomeStatistics::prior() {
   Ranks ranks{.hits = {}, .total = kPriorWeight};
   double p = 0.5;

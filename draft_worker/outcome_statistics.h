@@ -1,6 +1,6 @@
-// How verifications ended so far, and so which outcomes of the next one are worth a prepared draft. An
-// outcome is (accepted_count, next token); the token is known by its rank among the draft model's own guesses
-// for that position. Pure; it decides what is prepared, never what is sent.
+// Statistics of past verifications, from which the outcomes worth a prepared draft are chosen. An outcome is
+// (accepted_count, next token); the token is represented by its rank among the draft model's guesses for that
+// position. Pure; decides what is prepared, never what is sent.
 #pragma once
 
 #include <array>
@@ -21,11 +21,11 @@ struct Outcome {
 class OutcomeStatistics {
  public:
   // `accepted` of `drafted` tokens were kept. `rank`: of the next token among its guesses, kMaxGuesses if it
-  // was none of them; empty if there were no guesses to compare with.
+  // was not guessed; empty if there were no guesses to compare with.
   void observe(int32_t drafted, int32_t accepted, std::optional<int32_t> rank);
 
-  // The `budget` most likely outcomes of a draft of `gamma` tokens, best first: a number
-  // of guesses that falls geometrically with the position, and a bump at full acceptance.
+  // The `budget` most likely outcomes of a draft of `gamma` tokens, best first: the number of guesses falls
+  // geometrically with the position, and rises at full acceptance.
   void pick(int32_t gamma, int32_t budget, std::vector<Outcome>& out) const;
 
   double acceptance() const { return accepted_ / tested_; }

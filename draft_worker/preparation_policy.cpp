@@ -6,14 +6,14 @@ namespace outrider {
 namespace {
 
 constexpr double kForgetting = 0.98;  // per pass
-// What one more sample weighs against the average of many. A round that hits takes half as long as one that
-// misses, so means of few rounds differ by chance; a verdict is much like the one before.
+// Least weight of a new sample in an average. A hit halves the time of a round, so means of few rounds differ
+// by chance; verification times vary little.
 constexpr double kRoundWeight = 0.04, kVerdictWeight = 0.1;
-// Times the average: more is a pause of the request, or a hiccup of the machine, not a slow round. One of
-// them must not turn preparing off for the many rounds until it is tried again.
+// Cap of a sample, times the average. A longer time is a pause of the request, or a stall of the machine, not
+// a slow round. A single stall must not turn preparing off until the next trial, many rounds later.
 constexpr double kLongest = 1.5;
-constexpr int64_t kTrials = 24;  // first rounds, every sixth of which goes without
-// Later one round in so many goes the other way.
+constexpr int64_t kTrials = 24;  // first rounds; every sixth goes without preparation
+// Later one round in this number does the opposite, as a trial.
 constexpr int64_t kTryPreparing = 48, kTryWithout = 96;
 constexpr double kWorthStopping = 0.95;
 
@@ -32,7 +32,7 @@ void PassCost::observe(int64_t rows, double ns) {
 double PassCost::of(int64_t rows) const {
   if (weight_ == 0) return 0;
   const double spread = weight_ * xx_ - x_ * x_, mean_x = x_ / weight_, mean_y = y_ / weight_;
-  // Passes of one size say nothing about the slope; a pass never gets cheaper by having more rows.
+  // Passes of one size do not show the slope; more rows never make a pass cheaper.
   const double slope = spread > 1e-6 * xx_ ? std::max(0.0, (weight_ * xy_ - x_ * y_) / spread) : 0.0;
   return std::max(mean_y + slope * (static_cast<double>(rows) - mean_x), 0.05 * mean_y);
 }
@@ -58,7 +58,7 @@ bool PreparationPolicy::prepare_next() {
 
 size_t PreparationPolicy::rows_worth(std::span<const double> probabilities, int64_t waited_ns) const {
   if (!cost_.known() || verdict_.samples == 0) return probabilities.size();
-  const double token_ns = cost_.of(1);  // what a prepared token saves if its outcome comes true
+  const double token_ns = cost_.of(1);  // time saved by a prepared token if its outcome happens
   const double remaining = verdict_.ns - static_cast<double>(waited_ns);
   size_t best = 0;
   double best_rate = 0, mass = 0;

@@ -1,6 +1,6 @@
-// When preparing pays and how much of it, from what was measured: the cost of a forward pass by its rows, the
-// time a verdict takes, and how long rounds last with and without preparing. Pure: times come in as numbers.
-// Nothing here changes what is drafted, only what is ready in advance.
+// Decides when and how much to prepare, from measurements: the cost of a forward pass by its rows, the time
+// of a verification, and the length of rounds with and without preparation. Pure: times come in as numbers.
+// Never changes a draft, only what is ready in advance.
 #pragma once
 
 #include <algorithm>
@@ -24,26 +24,26 @@ class PassCost {
 class PreparationPolicy {
  public:
   void pass_took(int64_t rows, int64_t ns) { cost_.observe(rows, static_cast<double>(ns)); }
-  // From sending a draft until its verdict was known, and until the next draft was sent.
+  // Time from sending a draft to its verdict; round_took(): to the next draft.
   void verdict_took(int64_t ns);
   void round_took(bool prepared, int64_t ns);
-  // A verdict is expected so soon that sleeping would only delay the answer to it.
+  // Whether a verdict is expected so soon that sleeping would only delay the answer to it.
   bool verdict_is_due(int64_t waited_ns) const {
     constexpr double kLongestLook = 2e6;  // ns: a wake-up costs some 1e5
     return static_cast<double>(waited_ns) < verdict_.ns + std::min(verdict_.ns, kLongestLook) &&
            static_cast<double>(waited_ns) > verdict_.ns - kLongestLook;
   }
 
-  // Whether to prepare for the draft that was just sent. Sharing cores or memory with the target can make
-  // preparing a loss; now and then the other choice is tried.
+  // Whether to prepare for the draft that was just sent. Preparing can be a loss, where it shares cores or
+  // memory with the target; the opposite choice is tried now and then.
   bool prepare_next();
-  // How many of the rows, sorted by probability, the next pass takes: those that save most expected time per
+  // The number of rows, sorted by probability, for the next pass: those that save the most expected time per
   // time spent. 0: the verdict is so near that the pass would cost more than it saves. `waited_ns`: since the
   // oldest draft was sent.
   size_t rows_worth(std::span<const double> probabilities, int64_t waited_ns) const;
 
  private:
-  // The mean of all samples while they are few, then mostly of the latest.
+  // The mean of all samples while they are few, then a decayed mean.
   struct Mean {
     double ns = 0;
     int64_t samples = 0;

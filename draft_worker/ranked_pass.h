@@ -1,5 +1,5 @@
-// Rows of one pass whose best tokens the model's device ranks, so that none of their logits come to the host:
-// of nodes of trees under match rules. Internal to the model drafter.
+// Rows of one pass whose best tokens the model's device ranks, so that their logits never come to the host:
+// rows of tree nodes under match rules. Internal to the model drafter.
 #pragma once
 
 #include <span>
@@ -12,23 +12,23 @@ namespace outrider {
 
 class RankedPass {
  public:
-  // It must outlive this.
+  // `runner` must outlive this.
   explicit RankedPass(TokenRunner& runner) : runner_(runner) {}
 
   void begin();
-  // The best `count` tokens are wanted of this row of the pass, which stands behind the committed text and
+  // Requests the best `count` tokens of this row of the pass, which stands after the committed text and
   // `step.drafted`. Rows in ascending order.
   void add(const DraftStep& step, int64_t row, size_t count);
-  // Whether the device takes them all; else they are the host's.
+  // Whether the device ranks all requested rows; else the host does.
   bool is_taken();
   Status run(std::span<const BatchSlice> slices) { return runner_.look(slices, looks_); }
-  // At most as many as were wanted; none where the row is not finite.
+  // At most as many tokens as requested; none if the row is not finite.
   std::span<const RankedToken> best(int64_t row) const;
 
  private:
   TokenRunner& runner_;
   std::vector<TokenLook> looks_;
-  std::vector<std::vector<TokenId>> drafted_;  // by look
+  std::vector<std::vector<TokenId>> drafted_;  // by requested row
 };
 
 }  // namespace outrider

@@ -21,7 +21,7 @@ void ReadTexts::keep(std::span<const TokenId> ids, uint64_t salt, KvHandle seque
   };
   for (auto text = texts_.begin(); text != texts_.end();) {
     const auto at = text++;
-    if (covers(*at)) {  // the new one has all of it
+    if (covers(*at)) {  // the new text contains all of it
       forget(at);
       text = texts_.begin();
     }
@@ -40,7 +40,7 @@ ReadTexts::Found ReadTexts::find(std::span<const TokenId> ids, uint64_t salt) {
     found = {text->sequence, length};
     best = text;
   }
-  if (best != texts_.end()) std::rotate(best, best + 1, texts_.end());  // used just now
+  if (best != texts_.end()) std::rotate(best, best + 1, texts_.end());  // marks it as used
   return found;
 }
 

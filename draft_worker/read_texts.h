@@ -1,6 +1,5 @@
-// Texts that a draft model has read of sequences that were closed, with their keys and values: a sequence
-// that begins alike takes them over. They take KV blocks that nobody else needs, and the oldest goes first.
-// One thread.
+// Texts of closed sequences that a draft model has prefilled, with their keys and values, for sequences that
+// begin alike. They take KV blocks without other use, and the oldest text is evicted first. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +14,23 @@ namespace outrider {
 
 class ReadTexts {
  public:
-  // `kv` must outlive it. At most so many texts; 0: none.
+  // `kv` must outlive it. Keeps at most `most` texts; 0: none.
   ReadTexts(KvCache& kv, size_t most) : kv_(kv), most_(most) {}
   ~ReadTexts();
   ReadTexts(const ReadTexts&) = delete;
   ReadTexts& operator=(const ReadTexts&) = delete;
 
-  // A closed sequence's cache, which holds these ids and no others. It is this one's from now on.
+  // Takes over a closed sequence's cache, which holds exactly these ids.
   void keep(std::span<const TokenId> ids, uint64_t salt, KvHandle sequence);
 
   struct Found {
     KvHandle sequence;   // of a text that is kept
-    int64_t length = 0;  // tokens that begin alike
+    int64_t length = 0;  // common leading tokens
   };
-  // The text that has most of the beginning of these ids; texts of other salts have nothing.
+  // The kept text with the longest common beginning with these ids; only texts with equal salt count.
   Found find(std::span<const TokenId> ids, uint64_t salt);
 
-  // False: there is none.
+  // Evicts the oldest text. False: there is none.
   bool forget_one();
 
  private:
@@ -44,10 +43,10 @@ class ReadTexts {
 
   KvCache& kv_;
   const size_t most_;
-  std::deque<Text> texts_;  // the one that was used longest ago in front
+  std::deque<Text> texts_;  // least recently used first
 };
 
-// How many tokens two texts begin with that are the same.
+// The length of the common beginning of two texts.
 int64_t common_length(std::span<const TokenId> a, std::span<const TokenId> b);
 
 }  // namespace outrider

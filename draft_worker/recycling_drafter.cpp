@@ -1,6 +1,6 @@
-// Token recycling (Luo et al. 2024, 2408.08696): for every token the tokens that the target ranked best
-// behind it, when it was last read there. Drafts are walks through that table. Its rows come with Proposes,
-// from all rows that the target verified, accepted or not; what followed in texts stands in front of them.
+// Token recycling (Luo et al. 2024, 2408.08696): a table of the tokens that the target ranked best after each
+// token, at its last occurrence. Drafts are walks through that table. Its rows come with Proposes, from all
+// verified rows, accepted or not; tokens that followed in the text come first in a row.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -15,13 +15,12 @@ namespace {
 constexpr size_t kListed = static_cast<size_t>(kSuccessors);
 constexpr TokenId kNone{-1};
 
-// [token][rank] of the tokens that were seen. Ids were checked against the target's vocabulary where they
-// arrived.
+// [token][rank], for the tokens seen so far. Ids were checked against the target's vocabulary on arrival.
 class SuccessorTable {
  public:
   using Row = std::array<TokenId, kListed>;
 
-  // Null: nothing is known to follow.
+  // Null: no successor is known.
   const Row* find(TokenId token) const {
     const auto at = rows_.find(token.value());
     return at == rows_.end() ? nullptr : &at->second;
@@ -29,7 +28,7 @@ class SuccessorTable {
   void set(TokenId token, std::span<const TokenId> best) {
     if (best.front() != kNone) std::copy(best.begin(), best.end(), row(token).begin());
   }
-  // It followed just now.
+  // Moves a token that just followed to the front.
   void put_first(TokenId token, TokenId next) {
     Row& of = row(token);
     const auto found = std::find(of.begin(), of.end() - 1, next);
@@ -47,11 +46,11 @@ class SuccessorTable {
   std::unordered_map<int32_t, Row> rows_;
 };
 
-// How often the token at each rank was the one that followed. Old counts fade.
+// How often the token at each rank was the one that followed. Old counts decay.
 class RankChances {
  public:
   double of(size_t rank) const { return right_[rank] / tested_; }
-  // `rank` may be kListed: none of them.
+  // `rank` is kListed if the token was not listed.
   void add(size_t rank) {
     tested_ += 1;
     if (rank < kListed) right_[rank] += 1;
@@ -62,7 +61,7 @@ class RankChances {
 
  private:
   static constexpr double kFadeAfter = 1024;
-  // As of eight tests: until something is known the first is right in three of eight, the others more rarely.
+  // The prior, worth eight tests: the first rank is right in three of eight, later ones more rarely.
   double tested_ = 8;
   std::array<double, kListed> right_{3, 1, 0.5, 0.3, 0.2, 0.15, 0.1, 0.1};
 };
@@ -96,7 +95,7 @@ class RecyclingGuesser final : public TextGuesser {
   void close(SequenceId sequence) override { sequences_.erase(sequence); }
   bool ranks_siblings() const override { return true; }
 
-  // The walk that takes what stands first, while it is right with at least the least chance.
+  // Follows the first ranks, while the chance that the whole guess is right is at least least_chance.
   void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
              std::vector<TokenId>& out) override {
     const SuccessorTable& table = table_of(sequences_.at(sequence));
@@ -111,8 +110,8 @@ class RecyclingGuesser final : public TextGuesser {
     }
   }
 
-  // A listed tree takes ranks as its siblings stand; widths take the first of each row; else those nodes that
-  // are right with the largest chances.
+  // A tree that lists its nodes takes ranks in the order of siblings; one with widths takes the first ranks
+  // of each row; else the nodes with the largest chances are taken.
   DraftTree guess_tree(SequenceId sequence, std::span<const TokenId> text, const TreeShape& shape,
                        int32_t depth) override {
     grown_from_ = &table_of(sequences_.at(sequence));
@@ -179,7 +178,7 @@ class RecyclingGuesser final : public TextGuesser {
     }
     return tree;
   }
-  // The new node; negative: so many tokens are not known to follow.
+  // The new node; negative: no token is known at this rank.
   int32_t add(DraftTree& tree, TokenId root, int32_t parent, size_t rank) const {
     const TokenId behind = parent == kTreeRoot ? root : tree.ids[static_cast<size_t>(parent)];
     const auto* row = grown_from_->find(behind);
@@ -193,8 +192,8 @@ class RecyclingGuesser final : public TextGuesser {
   const double least_chance_;
   struct Sequence {
     size_t known = 1;                                   // tokens of the text
-    std::vector<std::pair<TokenId, TokenId>> followed;  // until learn(): one round's at most, or a prompt
-    std::unique_ptr<SuccessorTable> own;                // of a sequence that keeps to itself
+    std::vector<std::pair<TokenId, TokenId>> followed;  // until learn(): of at most one round, or a prompt
+    std::unique_ptr<SuccessorTable> own;                // of a sequence with a salt
   };
   SuccessorTable& table_of(Sequence& sequence) { return sequence.own ? *sequence.own : shared_; }
 

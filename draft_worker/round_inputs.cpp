@@ -5,8 +5,8 @@
 namespace outrider {
 namespace {
 
-// Where the last two committed tokens are fed together, the row of the first says what would have been
-// drafted in place of the second. Penalties have counted the second already.
+// If the last two committed tokens are fed together, the row of the first shows the model's guess for the
+// second. Penalties have counted the second already.
 bool can_guess(const DraftedSequence& s, size_t inputs) {
   const DraftJob& job = *s.job;
   return job.propose.wants_guess && job.guess.value() < 0 && job.strand.length() == 0 && inputs > 1 &&

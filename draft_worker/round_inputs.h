@@ -1,4 +1,4 @@
-// What a round of the draft model reads next. Internal to the model drafter.
+// Input tokens of the next pass of a round of the draft model. Internal to the model drafter.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@
 
 namespace outrider {
 
-// At most `rows` of the committed tokens whose KV is missing, then the last drafted token. The last committed
-// one only when something is to be drafted; a text longer than the model's context is not read further.
+// At most `rows` input tokens: committed tokens without KV, then the last drafted token. The last committed
+// token is included only if something is to be drafted; tokens beyond the model's context are left out.
 std::span<const TokenId> next_inputs(const DraftedSequence& s, const Model& model, int64_t rows);
-// The slice of a pass that reads them: one row of logits where a token is drawn, two where the one before it
-// is guessed, too.
+// The slice of a pass with these tokens: one row of logits where a token is drawn, two where the token before
+// it is guessed, too.
 BatchSlice next_slice(const DraftedSequence& s, const Model& model, int64_t rows, int64_t logit_rows);
-// Whether nothing is left to read or to draw.
+// Whether there is neither a token to prefill nor one to draw.
 bool is_done(DraftedSequence& s, const Model& model);
 
 }  // namespace outrider

@@ -53,11 +53,11 @@ bool RowSender::pass(const Draft& draft, Slot& slot, Doors doors) {
   slot.transfer = transfers_;
   slot.sequence.reset();
   bytes_ += rows * vocab_size_ * int64_t{sizeof(uint16_t)};
-  (void)link_->state();  // begins it
+  (void)link_->state();  // starts the connection
   return true;
 }
 
-// Ranks answer when something is wrong, and only then: one that goes on and on is not listened to.
+// Ranks send only failures; a rank that keeps sending is ignored after a limit.
 bool RowSender::is_ready(Doors doors) {
   if (!std::exchange(offered_, true))
     if (const Status status = offer(doors); !status.ok()) give_up(status.message());
@@ -83,7 +83,7 @@ Status RowSender::offer(Doors doors) {
   return {};
 }
 
-// What was kept on the device can still be had.
+// Rows kept on the device can still be fetched.
 void RowSender::give_up(const std::string& reason) {
   if (std::exchange(given_up_, true)) return;
   if (link_) link_->abort(reason);
@@ -102,9 +102,9 @@ RowSender::Slot* RowSender::free_slot() {
   return at == slots_.end() ? nullptr : &*at;
 }
 
-// The rows of the draft, all on the device; null: no room, or some weights do not fit 16 bits.
+// The slot with all rows of the draft on the device; null: no room, or some weights do not fit 16 bits.
 RowSender::Slot* RowSender::filled_slot(Draft& draft) {
-  // A transfer tells of one token a row.
+  // A transfer announces one token for each row.
   if (!draft.parents.empty()) return nullptr;
   if (draft.q.size() > static_cast<size_t>(links_.rows) || !link_->accepts()) return nullptr;
   Slot* slot = kept_for(draft.sequence);

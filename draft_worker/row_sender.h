@@ -1,6 +1,6 @@
-// A draft worker's end of the link by which its rows of q go to the target's ranks from device to device
-// (comm/row_link.h). It is offered with the first draft, and until it is ready, when all its slots are under
-// way, and after it ended, rows must go another way. Never waits. One thread.
+// A draft worker's end of the link that brings its rows of q to the target's ranks from device to device
+// (comm/row_link.h). The link is offered with the first draft. Before it is ready, while all its slots are in
+// transfer, and after its end, rows must go another way. Never waits. One thread.
 #pragma once
 
 #include <memory>
@@ -18,18 +18,18 @@ class RowSender {
   RowSender(RowLinks links, int64_t vocab_size, Generation worker)
       : links_(std::move(links)), vocab_size_(vocab_size), worker_(worker) {}
 
-  // Rows may stay on the device they were drawn on, and have no weights in the draft then. First a place for
-  // a draft of the sequence, of so many rows; false: there is none.
+  // Rows may stay on the device they were drawn on, and then have no weights in the draft. First reserve
+  // space for a draft of `rows` rows of the sequence; false: there is none.
   bool reserve(SequenceId sequence, int32_t rows);
-  // Then row i of its draft of that round, which is read until settle().
+  // Then copies row i of its draft of that round; the copy is read until settle().
   void keep(SequenceId sequence, Round round, size_t i, const DeviceRow& row);
   void settle();
-  void drop(SequenceId sequence);  // its draft will not be sent
+  void drop(SequenceId sequence);  // drops rows of a draft that will not be sent
 
-  // `doors`: to every rank. False: nothing was sent, or some rank may have heard of a transfer that will not
-  // be. Rows that had stayed on the device are in the draft then.
+  // `doors`: the endpoints of all ranks. False: nothing was sent, or some rank may have heard of a transfer
+  // that will not happen. Rows that had stayed on the device are in the draft then.
   bool send(Draft& draft, std::span<const std::unique_ptr<Transport>> doors);
-  // Bytes of rows that were sent so far.
+  // Bytes of rows sent so far.
   int64_t bytes() const { return bytes_; }
   int64_t vocab_size() const { return vocab_size_; }
 
@@ -37,12 +37,12 @@ class RowSender {
   using Doors = std::span<const std::unique_ptr<Transport>>;
   Status offer(Doors doors);
   bool is_ready(Doors doors);
-  // A draft that is being made, or a transfer under way.
+  // A draft that is being made, or a current transfer.
   struct Slot {
-    std::optional<SequenceId> sequence;  // it is reserved for
+    std::optional<SequenceId> sequence;  // that it is reserved for
     Round round;
-    std::vector<DeviceRow> rows;  // that were kept, by their place; null: not
-    uint64_t transfer = 0;        // the last from this slot
+    std::vector<DeviceRow> rows;  // kept rows, by position; null: not kept
+    uint64_t transfer = 0;        // the last transfer from this slot
   };
   Slot* kept_for(SequenceId sequence);
   Slot* free_slot();
@@ -57,12 +57,12 @@ class RowSender {
   const RowLinks links_;
   const int64_t vocab_size_;
   const Generation worker_;
-  std::unique_ptr<RowLink> link_;  // null: not offered yet, or nobody made one
+  std::unique_ptr<RowLink> link_;  // null: not offered yet, or none was made
   bool offered_ = false, given_up_ = false;
   std::vector<Slot> slots_;
   uint64_t transfers_ = 0;
   int64_t bytes_ = 0;
-  Message message_ = QTransfer();  // its storage is used again
+  Message message_ = QTransfer();  // reused storage
 };
 
 }  // namespace outrider

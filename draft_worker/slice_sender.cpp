@@ -12,7 +12,7 @@ ZmqOptions door_options(const SliceDoors& slices, std::chrono::milliseconds time
   ZmqOptions zmq;
   zmq.cluster = slices.cluster;
   zmq.connect_timeout = timeout;
-  zmq.linger = std::chrono::milliseconds(0);  // a draft that is late is of no use
+  zmq.linger = std::chrono::milliseconds(0);  // a late draft is useless
   if (slices.server_key.empty()) return zmq;
   CurveKeys keys;
   keys.own = {slices.public_key, slices.secret_key};
@@ -21,7 +21,8 @@ ZmqOptions door_options(const SliceDoors& slices, std::chrono::milliseconds time
   return zmq;
 }
 
-// The weights of `range` in all rows, each of which ends where the rest is 0. False: some do not fit 16 bits.
+// Packs the weights of `range` in all rows; a row ends where the remaining weights are 0. False: some do not
+// fit 16 bits.
 bool pack_slice(std::span<const QRow> rows, IndexRange range, std::vector<uint16_t>& out) {
   const auto width = static_cast<size_t>(range.size());
   out.assign(rows.size() * width, 0);

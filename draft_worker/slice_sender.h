@@ -1,5 +1,5 @@
 // Sends dense draft distributions to the target's ranks, each its slice of the vocabulary (QKind::kSlices):
-// from device to device where that works, else to their doors. One thread.
+// from device to device where that works, else to their endpoints. One thread.
 #pragma once
 
 #include <memory>
@@ -10,28 +10,29 @@
 
 namespace outrider {
 
-// To the door of one rank.
+// Connects to the endpoint of one rank.
 Result<std::unique_ptr<Transport>> connect_to_door(const SliceDoors& doors, size_t rank,
                                                    std::chrono::milliseconds timeout);
 
 class SliceSender {
  public:
-  // Connects to every door of `slices`, so long at most. `vocab_size`: of the target. `worker`: as in its
-  // Hello.
+  // Connects to every endpoint of `slices`, within `timeout`. `vocab_size`: of the target. `worker`: as in
+  // its Hello.
   static Result<SliceSender> connect(const SliceDoors& slices, int64_t vocab_size, Generation worker,
                                      std::chrono::milliseconds timeout);
-  // Sends over these transports, which lead to the doors of the ranks.
+  // Sends over these transports, which are connected to the endpoints of the ranks.
   SliceSender(std::vector<std::unique_ptr<Transport>> ranks, int64_t vocab_size, Generation worker)
       : ranks_(std::move(ranks)), vocab_size_(vocab_size), worker_(worker) {}
 
-  // The worker and all ranks have GPUs, each its own: rows may pass between these.
+  // Called if the worker and all ranks have a GPU each: rows may then go from device to device.
   void use_links(RowLinks links);
 
-  // Its own slice of `draft.q` to every rank. False: a rank did not take it, and the draft must travel whole.
+  // Sends every rank its slice of `draft.q`. False: a rank did not take it, and the whole q must travel in
+  // the draft.
   bool send(Draft& draft);
-  // Where drafts may leave their rows; null: nowhere.
+  // Accepts rows that stay on the device; null: there is no such link.
   RowSender* rows() { return rows_.get(); }
-  // What all slices together took so far.
+  // Bytes of all slices so far.
   int64_t bytes() const;
   // Bytes that went from device to device, a part of bytes().
   int64_t link_bytes() const { return rows_ ? rows_->bytes() : 0; }
@@ -40,7 +41,7 @@ class SliceSender {
   std::vector<std::unique_ptr<Transport>> ranks_;
   int64_t vocab_size_;
   Generation worker_;
-  Message message_ = QSlice();  // its storage is used again
+  Message message_ = QSlice();  // reused storage
   std::unique_ptr<RowSender> rows_;
 };
 

@@ -1,6 +1,6 @@
-// Drafts for the draft model: tokens that a look at the text alone expects are read by the draft model in one
-// pass, and those that are what it draws itself need no pass of their own (staged speculative decoding,
-// Spector and Re 2023). Its drafts are the same tokens, only earlier. Internal to the model drafter.
+// Drafts for the draft model (staged speculative decoding, Spector and Re 2023): it reads tokens guessed from
+// the text in one pass, and guesses that equal its own draws need no pass of their own. Its drafts are the
+// same tokens, only earlier. Internal to the model drafter.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@ namespace outrider {
 
 class TextGuesser;
 
-// Whether passes that read guesses bring more tokens a second than passes that could and did not. Both are
-// tried at first, and the slower one now and then. Plain values, no clock.
+// Compares passes that read guesses with passes that could and did not: which draw more tokens per second?
+// Both are tried at first, and the slower kind now and then. Plain values, no clock.
 class StageGain {
  public:
   bool next();  // whether the next pass reads guesses
@@ -25,7 +25,7 @@ class StageGain {
  private:
   static constexpr int kFirst = 4;             // passes of each kind
   static constexpr int kTrialEvery = 32;       // passes
-  static constexpr double kForget = 1 / 16.0;  // of what passes of a kind took, with each
+  static constexpr double kForget = 1 / 16.0;  // decay of a kind's pass time, at each of its passes
   struct Kind {
     int passes = 0;
     double tokens = 0, ns = 0;
@@ -45,22 +45,22 @@ class StagedDrafts {
   void close(SequenceId sequence);
 
   void begin_pass();
-  // At most `most` tokens behind the committed text and what was drafted behind it; none where this pass does
-  // without.
+  // Writes at most `most` guesses for the tokens after the committed text and `drafted`; none in a pass
+  // without guesses.
   void guess(SequenceId sequence, std::span<const TokenId> committed, std::span<const TokenId> drafted,
              int32_t most, std::vector<TokenId>& out);
-  // The draft model drew the first `right` of the guessed tokens, and then another one.
+  // The draft model drew the first `right` guesses, and then another token.
   void verified(SequenceId sequence, int32_t right);
-  // So many tokens were drawn. `comparable`: the pass read no prompt.
+  // A pass drew `tokens` tokens. `comparable`: the pass prefilled no prompt.
   void end_pass(int64_t tokens, int64_t ns, bool comparable);
 
-  static constexpr int32_t kMostGuesses = 16;  // a pass of one sequence reads
+  static constexpr int32_t kMostGuesses = 16;  // limit for a pass of one sequence
 
  private:
   const std::shared_ptr<TextGuesser> guesser_;
   StageGain gain_;
-  bool reads_ = false;    // this pass
-  bool offered_ = false;  // there was a guess in this pass, read or not
+  bool reads_ = false;    // this pass reads guesses
+  bool offered_ = false;  // this pass had a guess, read or not
   std::vector<TokenId> text_;
 };
 

@@ -11,8 +11,8 @@
 namespace outrider {
 namespace {
 
-constexpr int kMostWords = 256;        // at a time
-constexpr size_t kMostWaiting = 4096;  // announced by a leader that does not wait for those before
+constexpr int kMostWords = 256;        // messages handled in one call
+constexpr size_t kMostWaiting = 4096;  // limit of announced transfers without a slot
 
 }  // namespace
 
@@ -78,7 +78,7 @@ void StateInbox::announce(const StateTransfer& transfer) {
   waiting_.push_back(announced_);
 }
 
-// In their order, as far as there are slots.
+// Starts waiting transfers in order, while there are slots.
 void StateInbox::post_waiting() {
   while (!waiting_.empty()) {
     const int32_t slot = free_slot();
@@ -90,7 +90,7 @@ void StateInbox::post_waiting() {
     link_->transfer(slot, transfer.rows);
     posted_.push_back(waiting_.front());
     waiting_.pop_front();
-    (void)link_->state();  // begins it
+    (void)link_->state();  // starts the connection
   }
 }
 
@@ -101,9 +101,9 @@ int32_t StateInbox::free_slot() {
   return at == taken_.end() ? kNoSlot : static_cast<int32_t>(at - taken_.begin());
 }
 
-// StateRows come in the order of their transfers: one that was passed over is nobody's, and is forgotten.
-// Then the oldest rows that somebody waits for go to the host. What nobody has asked for yet is forgotten
-// last: the StateRows of a plan come behind all of its transfers.
+// Frees a slot. StateRows come in the order of their transfers, so an unclaimed transfer before the last
+// claimed one will never be claimed and is dropped. Otherwise the oldest claimed rows move to the host. Newer
+// unclaimed rows are dropped last, because the StateRows of a plan come after all of its transfers.
 void StateInbox::make_room() {
   const auto oldest = [this](bool claimed) {
     return std::find_if(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
@@ -127,7 +127,7 @@ void StateInbox::bring_home(Transfer& transfer) {
   brought_home_ += transfer.rows;
 }
 
-// What is here can still be read.
+// Rows that have arrived can still be read.
 void StateInbox::give_up(const std::string& reason) {
   if (std::exchange(ended_, true)) return;
   ready_ = false;
@@ -149,7 +149,7 @@ void StateInbox::release(uint64_t number) {
   const auto at = transfers_.find(number);
   if (at == transfers_.end()) return;
   Transfer& transfer = at->second;
-  if (!transfer.here) {  // it takes its turn all the same
+  if (!transfer.here) {  // it keeps its place in the order
     transfer.claimed = false;
     if (transfer.rows == 0) transfers_.erase(at);
     return;

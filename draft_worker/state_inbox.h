@@ -1,7 +1,7 @@
-// A draft worker's end of the link by which rows of the target's states come from the leader's device to this
-// worker's (comm/row_link.h). They stay in the slots that they land in until the head has read them. Whose
-// they are say the StateRows that name their transfer. Before the link is ready and after it ended no
-// transfer is begun. Never waits. One thread.
+// A draft worker's end of the link that brings hidden states of the target from the leader's device to this
+// worker's (comm/row_link.h). Rows stay in their slots until the head has read them. The StateRows message
+// that names a transfer tells the sequence of its rows. Before the link is ready and after its end no
+// transfer begins. Never waits. One thread.
 #pragma once
 
 #include <deque>
@@ -17,38 +17,39 @@ namespace outrider {
 
 struct StateInboxOptions {
   Generation worker;  // as in its Hello
-  int64_t width = 0;  // numbers of a row
-  // A transfer that StateRows name and that is not here so long after them ends the link.
+  int64_t width = 0;  // elements of a row
+  // A transfer that StateRows name ends the link if it has not arrived this long after them.
   std::chrono::milliseconds patience{2000};
 };
 
 class StateInbox {
  public:
-  // Connects to the leader's door, so long at most.
+  // Connects to the leader's endpoint, within `timeout`.
   static Result<std::unique_ptr<StateInbox>> connect(const SliceDoors& doors, RowLinks links,
                                                      HeadCompute& compute, const StateInboxOptions& options,
                                                      std::chrono::milliseconds timeout);
-  // `door`: leads to the leader's. `compute`: on the device that rows come to; it must outlive the inbox.
+  // `door`: connected to the leader's endpoint. `compute`: on the device that receives the rows; must outlive
+  // the inbox.
   StateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadCompute& compute,
              const StateInboxOptions& options);
 
-  // Takes what the leader said, and what has arrived. The first one offers the link. Until it is ready both
-  // ends have to look, and the leader does when it works: a worker without sequences need not.
+  // Handles messages of the leader, and arrived rows. The first call offers the link. Until it is ready both
+  // ends have to poll; the leader does so while it works. A worker without sequences need not.
   void look();
   bool is_ready() const { return ready_; }
-  // The link ends. Before what a drafter has on the device is freed, which would wait for transfers under
-  // way.
+  // Ends the link. Call it before the drafter's device memory is freed, or the free would wait for current
+  // transfers.
   void leave() { give_up("the worker leaves"); }
 
-  // Somebody waits for this transfer, until release().
+  // Keeps the rows of this transfer until release().
   void claim(uint64_t transfer);
   void release(uint64_t transfer);
   enum class Arrival { kComing, kHere, kLost };
   Arrival arrival(uint64_t transfer, int64_t rows) const;
-  // Rows [first, first + to.extent(0)) of a claimed one that is here.
+  // Reads rows [first, first + to.extent(0)) of a claimed transfer that has arrived.
   void read(uint64_t transfer, int64_t first, FloatRows to);
 
-  // Rows that came from device to device, and those of them that had to make room and went to the host.
+  // Rows that came from device to device, and the part that was moved to the host to make room.
   int64_t arrived() const { return arrived_; }
   int64_t brought_home() const { return brought_home_; }
 
@@ -58,8 +59,8 @@ class StateInbox {
     int32_t rows = 0;  // 0: not announced yet
     int32_t slot = kNoSlot;
     bool here = false, claimed = false;
-    Clock::time_point since{};   // claimed
-    std::vector<uint16_t> home;  // its rows, where they gave their slot up
+    Clock::time_point since{};   // time of the claim
+    std::vector<uint16_t> home;  // its rows on the host, after it lost its slot
   };
   Status offer();
   void announce(const StateTransfer& transfer);
@@ -73,14 +74,14 @@ class StateInbox {
   const RowLinks links_;
   HeadCompute& compute_;
   const StateInboxOptions options_;
-  RowBuffer room_;                 // of one transfer; freed behind the link's end
-  std::unique_ptr<RowLink> link_;  // null: nobody made one
+  RowBuffer room_;                 // for one transfer; freed after the link has ended
+  std::unique_ptr<RowLink> link_;  // null: none was made
   bool offered_ = false, ready_ = false, ended_ = false;
   uint64_t announced_ = 0, done_ = 0, last_claimed_ = 0;
   std::map<uint64_t, Transfer> transfers_;  // by number
-  std::deque<uint64_t> waiting_, posted_;   // for a slot; and to arrive
+  std::deque<uint64_t> waiting_, posted_;   // transfers that wait for a slot; transfers that will arrive
   std::vector<bool> taken_;                 // slots
-  bool unread_ = false;                     // of slots that were given back, some may still be read
+  bool unread_ = false;                     // some freed slots may still be read
   int64_t arrived_ = 0, brought_home_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// What rounds and branches are made of, used again. They come and go with every round, a dense row of q takes
-// four bytes for every token of the vocabulary, and each branch has several; the allocator would map and
+// Reused storage of rounds and branches. These come and go with every round, a dense row of q takes four
+// bytes for every token of the vocabulary, and each branch has several rows; the allocator would map and
 // clear their pages anew each time. Internal to the model drafter.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// An optional whose value keeps its storage: T::clear() empties what emplace() hands out.
+// An optional whose value keeps its storage: emplace() returns the old value after T::clear().
 template <class T>
 class Kept {
  public:
@@ -33,14 +33,14 @@ class Kept {
 
 class StrandStorage {
  public:
-  // Empty, as far as a reader sees.
+  // Empty, with reused storage.
   Strand take_strand() { return take(strands_); }
   QRow take_row() { return take(rows_); }
   HiddenRow take_hidden_row() { return take(hidden_rows_); }
   Draft take_draft() { return take(drafts_); }
 
   void give_back(Strand& strand) {
-    if (strand.tokens.capacity() == 0) return;  // it went elsewhere
+    if (strand.tokens.capacity() == 0) return;  // moved from
     give_back(strand.q, rows_);
     give_back(strand.hidden, hidden_rows_);
     Strand empty{.base = {},

@@ -7,7 +7,7 @@
 namespace outrider {
 namespace {
 
-// A text's own index grows with it.
+// A text's own index grows with the text.
 constexpr size_t kFirstWindow = 1024;
 
 class SuffixGuesser final : public TextGuesser {
@@ -85,7 +85,7 @@ class SuffixGuesser final : public TextGuesser {
     std::vector<TokenId> text;
     size_t prompt_length = 0;
     bool alone = false;
-    SuffixDraft draft;  // the newest, until the text tells what was right
+    SuffixDraft draft;  // the newest, until the text shows the accepted part
     size_t base = 0;    // where it begins
   };
 
@@ -104,7 +104,7 @@ class SuffixGuesser final : public TextGuesser {
     consider(others_, MatchAcceptance::kOtherTexts);
   }
 
-  // The text tells of the newest draft, whether it was verified or came too late.
+  // Learns from the newest draft by the text, whether it was verified or came too late.
   void learn(Own& own, std::span<const TokenId> text) {
     if (own.draft.ids.empty() || text.size() <= own.base) return;
     for (size_t i = 0; i < own.draft.ids.size() && own.base + i < text.size(); ++i) {

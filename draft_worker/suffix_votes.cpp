@@ -5,7 +5,7 @@
 
 namespace outrider {
 
-// Calls make(length) with the voters of every group, those that match longest first, which fills draft_.
+// Calls make(length), which fills draft_, with the voters of every group, the longest matches first.
 template <class Make>
 void SuffixVotes::for_each_group(std::vector<TextIndex::Match>& matches, MatchAcceptance::Source source,
                                  SuffixDraft& best, Make make) {
@@ -68,7 +68,7 @@ void SuffixVotes::consider_tree(const TextIndex& index, std::vector<TextIndex::M
     double chance;
     int32_t order, parent, position;
     TokenId token;
-    std::vector<uint64_t> voters;  // who said so
+    std::vector<uint64_t> voters;  // matches that vote for it
     bool operator<(const Candidate& other) const {
       return chance != other.chance ? chance < other.chance : order > other.order;
     }
@@ -100,7 +100,7 @@ void SuffixVotes::consider_tree(const TextIndex& index, std::vector<TextIndex::M
       if (said.empty()) return;
       std::stable_sort(said.begin(), said.end(),
                        [](const auto& a, const auto& b) { return a.voters.size() > b.voters.size(); });
-      // The others' votes are trusted as far as the winner's.
+      // The votes of other candidates are trusted as much as the winner's.
       const auto share = [&](const Candidate& c) {
         return static_cast<double>(c.voters.size()) / static_cast<double>(heard);
       };

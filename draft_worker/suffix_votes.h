@@ -1,7 +1,7 @@
-// From the places where a text's suffix stood before to one draft: at each step the places vote with the
-// token that follows, and those that are outvoted drop out (suffix decoding, Oliaro et al. 2025). Which
-// matches may vote, all or only the longest, is chosen by the expected number of right tokens. In a tree
-// those that are outvoted go on for themselves: its nodes are the likeliest continuations.
+// Makes one draft from the earlier occurrences of a text's suffix: at each step the occurrences vote with
+// their next token, and outvoted ones drop out (suffix decoding, Oliaro et al. 2025). Either all matches vote
+// or only the longest ones, whichever gives more expected right tokens. In a tree outvoted matches continue
+// as branches: its nodes are the likeliest continuations.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ namespace outrider {
 
 struct SuffixDraft {
   std::vector<TokenId> ids;  // of a tree: along its first children
-  DraftTree tree;            // where one was asked for
+  DraftTree tree;            // if a tree was requested
   MatchAcceptance::Source source = MatchAcceptance::kOwnText;
   int32_t match_length = 0;     // of the shortest match that voted
   double expected = 0;          // right tokens
@@ -24,7 +24,7 @@ struct SuffixDraft {
 
 class SuffixVotes {
  public:
-  // Tokens that are right with less than this chance are not drafted.
+  // Drops tokens that are right with less than this chance.
   explicit SuffixVotes(double least_chance) : least_chance_(least_chance) {}
 
   // Replaces `best` if a draft of at most `most` tokens from these matches is expected to do better.

@@ -76,7 +76,7 @@ class TextDrafter final : public Drafter {
                 .prefix_hash = window.hash(),
                 .q_kind = propose.q_kind == QKind::kNone ? QKind::kNone : QKind::kSparse,
                 .sent_after_us = propose.sent_after_us};
-    // Nothing is drawn here, so the rules that need q take a chain.
+    // This drafter draws nothing, so the rules that need q get a chain.
     const bool branches = !propose.tree.is_chain() && propose.q_kind == QKind::kNone;
     if (propose.gamma > 0 && !branches) {
       guesser_->guess(propose.sequence, window.committed(), propose.gamma, draft.ids);

@@ -1,5 +1,5 @@
-// A drafter that looks at ids alone: no model, so drafting is done at once and nothing is prepared. What is
-// guessed is left to a TextGuesser. Its q is one-hot.
+// A drafter that uses ids only: it needs no model, so drafts take no time and nothing is prepared. A
+// TextGuesser makes the guesses. Its q is one-hot.
 #pragma once
 
 #include <memory>
@@ -13,30 +13,30 @@ namespace outrider {
 class TextGuesser {
  public:
   virtual ~TextGuesser() = default;
-  // A sequence begins with this text, or begins afresh; the output follows prompt_length ids. With `alone` it
-  // neither learns from other texts nor they from it (Open::salt).
+  // Begins a sequence with this text, or restarts it; the output follows prompt_length ids. `alone`: no other
+  // text learns from it, nor does it learn from others (Open::salt).
   virtual void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length,
                     bool alone) = 0;
-  // The sequence's text now; what was known of it is its beginning.
+  // Sets the sequence's text, which begins with the known one.
   virtual void extend(SequenceId sequence, std::span<const TokenId> text) = 0;
   virtual void close(SequenceId sequence) = 0;
-  // Puts at most `most` tokens that may follow `text`, which extend() was told of, into `out`.
+  // Writes at most `most` tokens that may follow `text` to `out`. `text` is that of the last extend().
   virtual void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
                      std::vector<TokenId>& out) = 0;
-  // What the target ranked best in this sequence, as it comes; behind extend().
+  // Takes the tokens that the target ranked best in this sequence; called after extend().
   virtual void learn(SequenceId, const TokenSuccessors& successors) { (void)successors; }
-  // Whether guess_tree() takes shapes that list their nodes: what stood in a text has no ranks that siblings
-  // could follow.
+  // Whether guess_tree() takes shapes that list their nodes. Matches in a text have no ranks to assign to
+  // siblings.
   virtual bool ranks_siblings() const { return false; }
-  // Of each token of the newest guess, the chance that the guess is right up to it. None: not known.
+  // For each token of the newest guess, the chance that the guess is right up to it. Empty: unknown.
   virtual std::span<const double> chances(SequenceId sequence) const {
     (void)sequence;
     return {};
   }
-  // Of the newest guess the first `right` tokens were drawn, and the next one, if there is one, was not. Only
-  // whose text does not tell is told.
+  // The first `right` tokens of the newest guess were drawn, and the next one, if any, was not. Called only
+  // for drafters that cannot infer this from the text they are given.
   virtual void verified(SequenceId, int32_t right) { (void)right; }
-  // A guess as a tree of this shape, whose paths have `depth` tokens at most; a chain is one.
+  // A guess as a tree of this shape, whose paths have at most `depth` tokens; a chain is a tree.
   virtual DraftTree guess_tree(SequenceId sequence, std::span<const TokenId> text, const TreeShape& shape,
                                int32_t depth) {
     (void)shape;
@@ -51,8 +51,8 @@ std::shared_ptr<TextGuesser> make_suffix_guesser(const SuffixDrafterOptions& opt
 std::shared_ptr<TextGuesser> make_recycling_guesser(const RecyclingDrafterOptions& options);
 std::shared_ptr<TextGuesser> make_lookahead_guesser(const LookaheadDrafterOptions& options);
 
-// Drafts of the model, or of the guesser where these are expected to bring more tokens a second
-// (Propose::text_gamma); only a guesser that knows chances() is asked.
+// Drafts of the model, or of the guesser where it should bring more tokens per second (Propose::text_gamma).
+// The guesser must implement chances().
 std::unique_ptr<Drafter> make_text_or_model_drafter(std::unique_ptr<Drafter> model,
                                                     std::shared_ptr<TextGuesser> guesser);
 

@@ -47,7 +47,7 @@ std::optional<TokenId> TextIndex::at(uint64_t position) const {
   return id == kEnd ? std::nullopt : std::optional(id);
 }
 
-// How many tokens in front of `next` equal the end of the suffix.
+// The number of tokens before `next` that equal the end of the suffix.
 int32_t TextIndex::common(std::span<const TokenId> suffix, uint64_t next) const {
   const auto most = std::min<size_t>(suffix.size(), kLongestMatch);
   int32_t length = 0;
@@ -66,7 +66,7 @@ void TextIndex::find(std::span<const TokenId> suffix, std::vector<Match>& matche
     uint32_t next = chains_[g].newest[hash(suffix.last(n))];
     for (int step = 0; step < kSteps && matches.size() < kMostMatches; ++step) {
       const uint64_t further = static_cast<uint32_t>(static_cast<uint32_t>(end_) - next);
-      // Out of the window, or a chain that was overwritten. The suffix itself may be the newest entry.
+      // Outside the window, or an overwritten chain. The suffix itself may be the newest entry.
       if (further >= ids_.size() || further > end_ || (step > 0 && further <= distance)) break;
       distance = further;
       const uint64_t position = end_ - distance;

@@ -1,6 +1,6 @@
-// Texts that can be searched for where a suffix stood before: a window of the newest tokens with chains of
-// the positions that have the same last 4, 2 and 1 tokens (as LZ77 compressors find matches). Memory is 28
-// bytes a token of the window, all of it allocated when it is made; a token costs constant time. Pure.
+// An index of texts by suffix: a window of the newest tokens, with chains of the positions that have the same
+// last 4, 2 and 1 tokens (as LZ77 compressors find matches). Takes 28 bytes a token of the window, allocated
+// in the constructor; a token costs constant time. Pure.
 #pragma once
 
 #include <array>
@@ -15,20 +15,20 @@ namespace outrider {
 
 class TextIndex {
  public:
-  // `window`: tokens that are kept; rounded up to a power of two.
+  // `window`: number of kept tokens, rounded up to a power of two.
   explicit TextIndex(size_t window);
 
-  // The newest text goes on with this token, or ends; the oldest token falls out of a full window.
+  // Appends a token to the newest text, or ends it; the oldest token leaves a full window.
   void append(TokenId id);
   void end_text();
 
-  // A place where the suffix stood: the token at `next` followed, and `length` tokens in front of it agree.
+  // An occurrence of the suffix: the token at `next` followed it, and `length` tokens before it agree.
   struct Match {
     uint64_t next = 0;
     int32_t length = 0;
   };
-  // The newest places first among those of similar length: at most kMostMatches, and shorter matches only
-  // where longer ones are few. `suffix`: the last tokens of some text; at most kLongestMatch are looked at.
+  // Finds at most kMostMatches occurrences, the newest first among those of similar length; shorter matches
+  // only where longer ones are few. `suffix`: the last tokens of a text; at most kLongestMatch are used.
   void find(std::span<const TokenId> suffix, std::vector<Match>& matches) const;
   // Empty: the text ends there.
   std::optional<TokenId> at(uint64_t position) const;
@@ -41,11 +41,11 @@ class TextIndex {
 
  private:
   static constexpr std::array<int32_t, 3> kGrams = {4, 2, 1};
-  static constexpr size_t kEnough = 8;  // matches, for which shorter ones are not looked up
-  static constexpr int kSteps = 64;     // along one chain
+  static constexpr size_t kEnough = 8;  // number of matches that makes shorter ones unnecessary
+  static constexpr int kSteps = 64;     // limit along one chain
   struct Chains {
-    std::vector<uint32_t> newest;    // by hash: where the gram's next token stands, modulo 2^32
-    std::vector<uint32_t> previous;  // by position in the window: the one before with the same hash
+    std::vector<uint32_t> newest;    // by hash: position after the gram, modulo 2^32
+    std::vector<uint32_t> previous;  // by position in the window: the previous position with the same hash
   };
 
   size_t place(uint64_t position) const { return position & (ids_.size() - 1); }

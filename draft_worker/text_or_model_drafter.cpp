@@ -1,7 +1,7 @@
-// Drafts of a draft model and of the text itself, round by round whichever is expected to bring more tokens a
-// second. What a draft of the text is worth, its votes and its matches' acceptance tell (match_acceptance.h);
-// what one of the model is worth, how much of its last drafts the text confirmed. What they cost is measured:
-// the model's drafts here, the target's passes by the coordinator, who tells it with each Propose.
+// Drafts from a draft model or from the text itself: each round uses the one that should bring more tokens
+// per second. The value of a draft from the text follows from its votes and its matches' acceptance
+// (match_acceptance.h), that of a model's draft from the acceptance of its last drafts. Costs are measured:
+// the model's drafts here, the target's passes by the coordinator, which sends them with each Propose.
 #include <algorithm>
 #include <iterator>
 #include <unordered_map>
@@ -13,13 +13,13 @@
 namespace outrider {
 namespace {
 
-// Where no model drafts a draft of the text has to gain so much: the round waits for it.
+// The least gain of a draft from the text in a round without a model's draft, since the round waits for it.
 constexpr double kLeastGain = 1.02;
-constexpr double kForget = 0.95;          // of the model's tests, with each of its drafts
+constexpr double kForget = 0.95;          // decay of the model's tests at each of its drafts
 constexpr double kPriorTests = 10;        // of the mean over all sequences
-constexpr double kForgetCost = 1 / 16.0;  // of what a token of the model takes
+constexpr double kForgetCost = 1 / 16.0;  // decay of the model's time for a token
 
-// Tests of the model's tokens, old ones weighing less.
+// Tests of the model's tokens, decayed.
 struct ModelTests {
   double tested = 0, right = 0;
   void add(int32_t tested_tokens, int32_t right_tokens) {
@@ -101,16 +101,16 @@ class TextOrModelDrafter final : public Drafter {
     }
     DraftWindow window;
     Open opened;       // without its ids
-    int32_t told = 0;  // tokens that the model was told of; the rest it is when it drafts next
+    int32_t told = 0;  // tokens that the model has; it gets the others with its next draft
     bool asked = false, from_text = false;
     Round round;                   // of the newest Propose
-    std::vector<TokenId> drafted;  // by the model, until the text tells what was right
-    size_t base = 0;               // where it begins
+    std::vector<TokenId> drafted;  // by the model, until the text shows the accepted ones
+    size_t base = 0;               // its first position
     ModelTests tests;
   };
 
-  // How many tokens of the text's draft, which is in guess_, are worth more than what the model would draft;
-  // 0: none. The rules that need q take the model's drafts, and so do trees.
+  // The number of tokens of the text's draft (in guess_) that beat the model's draft; 0: none. Rules that
+  // need q, and trees, always use the model's drafts.
   int32_t look_up(Text& text, const Propose& propose) {
     if (propose.text_gamma == 0 || propose.q_kind != QKind::kNone || !propose.tree.is_chain()) return 0;
     guess_.clear();
@@ -145,7 +145,7 @@ class TextOrModelDrafter final : public Drafter {
     done_.push_back({.status = {}, .draft = std::move(draft)});
   }
 
-  // It reads what was committed since it drafted last first.
+  // The model first prefills the tokens that were committed since its last draft.
   Status ask_model(Text& text, const Propose& propose) {
     Propose message = propose;
     const auto unread = text.window.committed().subspan(static_cast<size_t>(
@@ -162,7 +162,7 @@ class TextOrModelDrafter final : public Drafter {
     return model_->begin(message);
   }
 
-  // What the model drafted, and took.
+  // Records the model's draft, if it was sent.
   void note(const DraftAnswer& answer) {
     const auto at = texts_.find(answer.draft.sequence);
     if (at == texts_.end() || !answer.wanted || !answer.status.ok()) return;
@@ -171,11 +171,11 @@ class TextOrModelDrafter final : public Drafter {
     if (answer.draft.ids.empty()) return;
     const double ns = static_cast<double>(answer.draft.ingest_ns + answer.draft.draft_ns) /
                       static_cast<double>(answer.draft.ids.size());
-    // A prompt, or what another program did to the clock, counts for twice the usual at most.
+    // A prompt, or a stall caused by another program, counts as at most twice the usual time.
     token_ns_ = token_ns_ == 0 ? ns : token_ns_ + kForgetCost * (std::min(ns, 2 * token_ns_) - token_ns_);
   }
 
-  // The text tells of the model's newest draft, whether it was verified or came too late.
+  // Learns from the model's newest draft by the text, whether it was verified or came too late.
   void learn(Text& text) {
     const auto committed = text.window.committed();
     if (text.drafted.empty() || committed.size() <= text.base) return;
@@ -194,7 +194,7 @@ class TextOrModelDrafter final : public Drafter {
   const std::shared_ptr<TextGuesser> guesser_;
   std::unordered_map<SequenceId, Text> texts_;
   ModelTests all_;
-  double token_ns_ = 0;  // of the model, reading included
+  double token_ns_ = 0;  // of the model, prefill included
   std::vector<TokenId> guess_;
   std::vector<DraftAnswer> done_;  // at most one per sequence
 };

@@ -20,8 +20,8 @@ Status TokenDrawing::run(std::span<const BatchSlice> slices, RankedPass* ranked)
   return {};
 }
 
-// What tokens are drawn from: the model's own, or those of its quantised state, which is kept in hidden_. A
-// state that is not finite has logits that are not.
+// The logits that tokens are drawn from: the model's own, or those of its quantised hidden state, which is
+// kept in hidden_. A hidden state that is not finite gives logits that are not finite.
 std::span<float> TokenDrawing::logits_row(const StrandKey& key, int64_t row) {
   if (key.q_kind != QKind::kHidden) return logits_row(row);
   const DraftHead& head = *state_.options.head;
@@ -66,14 +66,14 @@ bool TokenDrawing::add(DraftedSequence& s, Strand& strand, TokenId token, const 
   const double survival = strand.survival * chance_of(strand.stop, place, confidence.margin);
   if (stops_before(strand.stop, place, survival) ||
       (place > 0 && stops_before(strand.stop, confidence.entropy))) {
-    // A draw is a function of its key, so to forget it and not to have drawn are the same. The last token of
-    // a draft is never in the cache.
+    // A draw is a function of its key, so dropping it equals not drawing it. The last token of a draft is
+    // never in the cache.
     strand.stopped = true;
     if (place > 0) state_.roll_back(s, s.window.cached() - 1);
     return false;
   }
   strand.tokens.push_back(token);
-  // A stopping time: it looks at tokens that are sent.
+  // A stopping time: it depends only on sent tokens.
   strand.eos = state_.is_end(token);
   strand.stopped =
       stops_after(strand.stop, confidence.probability) || stops_after(strand.stop, place, survival);

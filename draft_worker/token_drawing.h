@@ -1,5 +1,5 @@
-// From rows of the draft model's logits, or of its quantised states, to drafted tokens and what is known of
-// them. Internal to the model drafter.
+// Turns rows of the draft model's logits, or of its quantised hidden states, into drafted tokens and guesses.
+// Internal to the model drafter.
 #pragma once
 
 #include <optional>
@@ -21,31 +21,30 @@ class TokenDrawing {
   // `state` must outlive it.
   explicit TokenDrawing(DraftingState& state);
 
-  // A pass of the model, whose rows are overwritten by what is drawn from them. With `ranked`, if the device
-  // takes that, its rows are ranked there: best() and guess_of_last() have them, and nothing else. Errors as
-  // of Model::forward.
+  // Runs a pass of the model; drawing overwrites its rows. With `ranked`, if the device accepts it, rows are
+  // ranked there, and only best() and guess_of_last() can be used. Errors as of Model::forward.
   Status run(std::span<const BatchSlice> slices, RankedPass* ranked = nullptr);
 
-  // The next token of a strand, from the row of the token before it. kMalformed: the row is not finite.
+  // Draws the next token of a strand, from the row of the token before it. kMalformed: the row is not finite.
   Status draw(DraftedSequence& s, Strand& strand, int64_t row);
-  // A token that was drawn elsewhere. False: the stop rule ends the draft before it.
+  // Appends a token that was drawn elsewhere. False: the stop rule ends the draft before it.
   bool add(DraftedSequence& s, Strand& strand, TokenId token, const DraftConfidence& confidence);
   static Status not_finite(const Strand& strand);
 
-  // What would have been drafted in place of the last committed token; -1: unknown. Penalties have counted
-  // that token already, so match rules without them only.
+  // The token that would have been drafted in place of the last committed one; -1: unknown. Penalties have
+  // counted that token already, so this works under match rules without penalties only.
   TokenId guess_of_last(const DraftedSequence& s, int64_t row);
   static DraftStep step_of_last(const DraftedSequence& s);
-  // What the target may emit at `step`, best first. Empty: the row is not finite. `draws_bonus`: a bonus
-  // token is drawn from q there.
+  // Guesses for the target's token at `step`, best first. Empty: the row is not finite. `draws_bonus`: a
+  // bonus token is drawn from q there.
   std::optional<TokenGuesses> guesses(const DraftedSequence& s, const StrandKey& key, const DraftStep& step,
                                       int64_t row, bool draws_bonus);
   // The best `count` tokens at `step`, under match rules; valid until the next call. Empty as above.
   std::optional<std::span<const RankedToken>> best(const DraftedSequence& s, const DraftStep& step,
                                                    int64_t row, size_t count);
-  // q at `step`, of which several tokens are drawn. Null: the row is not finite. Valid until the next call.
+  // q at `step`, for drawing several tokens. Null: the row is not finite. Valid until the next call.
   QRow* weigh(const StrandKey& key, const DraftStep& step, int64_t row);
-  // The state that the last row's logits were made of, under QKind::kHidden.
+  // The hidden state of the last row's logits, under QKind::kHidden.
   HiddenRow& hidden();
 
  private:
@@ -60,9 +59,9 @@ class TokenDrawing {
   DraftSampler sampler_;
   TokenGuesser guesser_;
   LogitsShard logits_;
-  const RankedPass* ranked_ = nullptr;  // in place of logits
+  const RankedPass* ranked_ = nullptr;  // replaces logits
   QRow q_;
-  // Of a row that travels as its state: that state, and the logits made of it.
+  // For a row that travels as its hidden state: that state, and the logits computed from it.
   HiddenRow hidden_;
   std::vector<float> head_logits_;
   DraftHead::Scratch head_scratch_;

@@ -72,10 +72,10 @@ void TreeRounds::add_looks(DraftedSequence& s, GrowingTree& tree, int64_t rows, 
                       .hidden_only = s.job && s.job->strand.key.q_kind == QKind::kHidden});
 }
 
-// The committed text and the nodes above this one.
+// The cache of the committed text and the node's ancestors.
 KvHandle TreeRounds::cache_before(DraftedSequence& s, GrowingTree& tree, int32_t node) {
   KvHandle& kv = tree.kv_of[static_cast<size_t>(node)];
-  if (kv.index >= 0) return kv;  // of a pass for which there was no room
+  if (kv.index >= 0) return kv;  // of an earlier pass without room
   const int32_t parent = tree.growth.parent(node);
   const KvHandle above = parent == kTreeRoot ? s.kv : tree.kv_of[static_cast<size_t>(parent)];
   if (!std::exchange(tree.extended[static_cast<size_t>(parent + 1)], true)) return kv = above;
@@ -136,7 +136,7 @@ void TreeRounds::rank_looks(const DraftedSequence& s, const GrowingTree& tree, c
     ranked.add(step_behind(s, tree, key, node), row++, tree.growth.wanted(node));
 }
 
-// False: its logits are not finite.
+// Computes a node's children. False: its logits are not finite.
 bool TreeRounds::look_behind(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
                              int64_t row) {
   TreeGrowth& growth = tree.growth;
@@ -154,8 +154,8 @@ bool TreeRounds::look_behind(DraftedSequence& s, GrowingTree& tree, const Strand
   return true;
 }
 
-// The children of a node under the rules that need q. Each has a draw of its own, keyed by its position and
-// by its place among the nodes of its depth, so they are the same on every machine and in every batch.
+// Draws the children of a node under the rules that need q. Each draw is keyed by the child's position and
+// its index among the nodes of its depth, so draws are the same on every machine and in every batch.
 bool TreeRounds::draw_behind(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
                              int64_t row, const DraftStep& step) {
   TreeGrowth& growth = tree.growth;
@@ -182,7 +182,8 @@ bool TreeRounds::draw_behind(DraftedSequence& s, GrowingTree& tree, const Strand
   return true;
 }
 
-// What children were drawn from, in the order of RowNumbers. order[i]: which found node is node i.
+// Takes the distributions that children were drawn from, in the order of RowNumbers. order[i]: the grown node
+// that became node i of the draft.
 void TreeRounds::take_rows(GrowingTree& tree, std::span<const int32_t> order, Draft& draft) {
   draft.q.clear();
   draft.hidden.clear();
@@ -214,7 +215,7 @@ void TreeRounds::finish(DraftedSequence& s, Draft& draft, std::chrono::steady_cl
   grown.goes_on = grown.prepared = grown.looked_up && !grown.tree.growth.is_stopped() &&
                                    (propose.pipeline != Pipeline::kAuto || state_.policy.prepare_next());
   if (!grown.goes_on) return grown.tree.drop_forks(state_.model.kv());
-  // As many nodes again, for the next tree; no path beyond the context.
+  // Room for as many nodes again, for the next tree; no path beyond the context.
   const int64_t room = state_.room_behind(propose.base);
   grown.tree.growth.go_on({.nodes = 2 * propose.tree.nodes},
                           static_cast<int32_t>(std::min<int64_t>(room, 2 * int64_t{job.strand.limit} + 1)));

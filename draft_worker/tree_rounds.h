@@ -1,6 +1,6 @@
-// Drafts that branch: every pass looks behind those nodes of the tree that are to have children. Under match
-// rules a tree may grow on while it is verified. What was found is a function of the text and its positions,
-// so what grew behind the token that the text went on with is the next draft. Internal to the model drafter.
+// Drafts that branch: every pass computes the children of some nodes of the tree. Under match rules a tree
+// may grow during its verification. Each result is a function of the text and its positions, so the subtree
+// of the token that the text went on with is the next draft. Internal to the model drafter.
 #pragma once
 
 #include <array>
@@ -18,35 +18,36 @@ class TreeRounds {
   // Both must outlive it.
   TreeRounds(DraftingState& state, TokenDrawing& drawing) : state_(state), drawing_(drawing) {}
 
-  // What the last tree was good for is known once the text has gone on.
+  // Learns from the last tree, once the text has gone on.
   void learn_from_text(DraftedSequence& s);
-  // Whether the tree that grew on meanwhile has the text's last token, and what is behind it. Then that is
-  // the root now, and the sequence's cache is the one that led there.
+  // True if the tree that grew meanwhile contains the text's last token and its children. That node becomes
+  // the root, and its cache the sequence's.
   bool regrow(DraftedSequence& s, const Propose& propose);
-  // The round under way branches; `regrown`: it begins with what regrow() found.
+  // Begins a round that branches; `regrown`: from the tree of regrow().
   void begin(DraftedSequence& s, const Propose& propose, bool regrown);
 
-  // Appends a slice of one row for each node that this pass looks behind.
+  // Appends a slice of one row for each node whose children this pass computes.
   void add_looks(DraftedSequence& s, GrowingTree& tree, int64_t rows, int64_t logit_rows,
                  std::vector<BatchSlice>& slices);
-  // Asks the device about them, from this row of the pass on, or about the row of the text's last token.
+  // Queues ranking on the device: rank_looks() for the nodes of this pass, whose logits begin at `row`;
+  // rank_root() for the text's last token.
   void rank_looks(const DraftedSequence& s, const GrowingTree& tree, const StrandKey& key, int64_t row,
                   RankedPass& ranked);
   void rank_root(const DraftedSequence& s, int64_t row, RankedPass& ranked);
-  // What came of them, from this row of the pass on; and of the row of the text's last token.
+  // Takes the results for the nodes, from this row of the pass on; take_root(): for the text's last token.
   void take_looks(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int64_t row);
   Status take_root(DraftedSequence& s, int64_t row);
-  // Trees of this pass are drafted as far as they got. False: there was none that grows.
+  // Ends the growth of the trees of this pass. False: no tree was growing.
   bool stop_growth(std::span<const PassPart> parts);
 
-  // The round's tree is the draft; it may grow on from now.
+  // Makes the round's tree the draft; it may grow from now on.
   void finish(DraftedSequence& s, Draft& draft, std::chrono::steady_clock::time_point now);
-  // One pass of at most `rows` for the trees that grow on while they are verified; with `ranked` its rows are
-  // ranked on the device. False: none does, or all have grown enough.
+  // Does one pass of at most `rows` rows for the trees that grow during verification; `ranked`: ranks its
+  // rows on the device. False: no tree grows, or all have grown enough.
   bool grow_on(int64_t rows, RankedPass* ranked);
-  // No verdict will need the last tree, beyond what it taught.
+  // Drops the last tree, which no verdict will need; its statistics stay.
   void drop(DraftedSequence& s);
-  // Drops all that grow on. False: they hold no keys and values.
+  // Drops all growing trees, to free KV blocks. False: they hold none.
   bool give_up();
 
  private:

@@ -84,14 +84,14 @@ constexpr const char* kServeExamples =
 Options under Requests are the defaults of requests.
 Exit codes: 0 after SIGTERM or SIGINT, 2 bad flag or file, 3 a port is taken, memory is short or a rank failed.)";
 
-// A standard stream that is closed would give its number to the next file that is opened, and text would go
-// there. Read-only for standard output: writing to it stays an error, which is told.
+// A closed standard stream would give its number to the next file that is opened, and output would go there.
+// Standard output is opened read-only, so that writing to it stays an error, which is reported.
 void occupy_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd)
     if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd) std::abort();
 }
 
-// What every rank was told wrong is told once.
+// Prints an error that all ranks share once.
 int refuse(const std::string& text) {
   if (outrider::MpiCluster::launched()) return outrider::MpiCluster::leave("", text, outrider::kExitUsage);
   std::fputs(text.c_str(), stderr);
@@ -255,7 +255,7 @@ int run(int argc, char** argv) {
     return kExitOk;
   }
   if (*doctor && MpiCluster::launched()) doctor_options.hosts = MpiCluster::hosts();
-  if (*doctor && !MpiCluster::is_first()) return kExitOk;  // what the first rank finds is told, once
+  if (*doctor && !MpiCluster::is_first()) return kExitOk;  // the first rank prints the findings of all
   if (MpiCluster::is_first()) std::fputs(explain_unread_variables(app, environ).c_str(), stderr);
   if (MpiCluster::launched())
     for (const CLI::App* alone : {bench, serve_bench, synth, simulate, study, quantize, keygen})
@@ -297,7 +297,7 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-// What is still to be written to standard output may fail, as on a full disk.
+// The final flush of standard output may fail, for instance on a full disk.
 int main(int argc, char** argv) {
   const int code = run(argc, argv);
   errno = 0;

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::ordered_json;
 using AskedForm = std::optional<AskedGrammar>;
 
-// A flag stands for itself, a field in quotes.
+// A flag as it is, a field in quotes.
 std::string shown_name(std::string_view name) {
   return name.starts_with("--") ? std::string(name) : fmt::format("\"{}\"", name);
 }
@@ -29,8 +29,8 @@ const ordered_json* form_field(const ordered_json& object, std::string_view key)
   return at == object.end() || at->is_null() ? nullptr : &*at;
 }
 
-// The "format" names that the grammar library has. JSON Schema's others, and the names that schemas make up,
-// are annotations: they forbid nothing.
+// "format" names that the grammar library supports. Other names, of JSON Schema or made up, are annotations
+// that forbid nothing.
 constexpr std::array<std::string_view, 10> kFormats = {"date-time", "time", "date", "duration", "email",
                                                        "hostname",  "ipv4", "ipv6", "uuid",     "uri"};
 constexpr std::array<std::string_view, 14> kHoldSchema = {"items",
@@ -51,7 +51,7 @@ constexpr std::array<std::string_view, 5> kHoldNamedSchemas = {"properties", "pa
                                                                "definitions", "dependentSchemas"};
 constexpr std::array<std::string_view, 4> kBounds = {"minimum", "exclusiveMinimum", "maximum",
                                                      "exclusiveMaximum"};
-constexpr int64_t kMostExact = int64_t{1} << 53;  // whole numbers up to it are doubles
+constexpr int64_t kMostExact = int64_t{1} << 53;  // all whole numbers up to it are exact doubles
 
 template <class Names>
 bool is_one_of(const Names& names, std::string_view name) {
@@ -64,8 +64,8 @@ bool is_exact(const ordered_json& value) {
   return !value.is_structured() || std::all_of(value.begin(), value.end(), is_exact);
 }
 
-// A bound that is no double becomes the next double within it, for the library rounds it and may go beyond.
-// At 2^63 and from there on the library writes nothing that is beyond.
+// A bound that is not a double becomes the next double within it, because the library rounds bounds and may
+// go beyond them. From 2^63 on the library never writes a number beyond the bound.
 void narrow_bound(std::string_view key, ordered_json& bound) {
   if (!bound.is_number_integer() || is_exact(bound)) return;
   if (bound.is_number_unsigned() && bound.get<uint64_t>() > uint64_t{INT64_MAX}) return;
@@ -79,7 +79,7 @@ void narrow_bound(std::string_view key, ordered_json& bound) {
   if (within < kEnd) bound = static_cast<int64_t>(within);
 }
 
-// Whether a keyword with this value forbids nothing, while the library refuses it.
+// Whether a keyword with this value forbids nothing, although the library refuses it.
 bool is_without_effect(std::string_view key, const ordered_json& value) {
   if (key == "format") return value.is_string() && !is_one_of(kFormats, value.get_ref<const std::string&>());
   if (key == "uniqueItems") return value == false;
@@ -91,7 +91,7 @@ bool is_without_effect(std::string_view key, const ordered_json& value) {
   return key == "not" && value == false;
 }
 
-// Its depth is bounded: it was read by parse_ordered_json().
+// Recursion depth is bounded, because parse_ordered_json() read the schema.
 Status adapt_schema(ordered_json& schema) {
   if (schema.is_array()) {
     for (ordered_json& item : schema) RETURN_IF_ERROR(adapt_schema(item));
@@ -193,7 +193,7 @@ Result<AskedForm> read_structured_outputs(const ordered_json& object, std::strin
   return asked;
 }
 
-// Of a flag: JSON, whose errors name it.
+// Parses the JSON of a flag; errors name the flag.
 Result<ordered_json> parse_flag(const std::string& text, std::string_view flag) {
   auto parsed = parse_ordered_json(text, std::string(flag), {.whole_numbers_fit = true});
   const bool names_it = parsed.ok() || parsed.status().message().starts_with(flag);
@@ -212,7 +212,7 @@ Result<std::string> text_or_file(const std::string& text, std::string_view flag)
 Result<ordered_json> schema_for_library(ordered_json schema) {
   RETURN_IF_ERROR(adapt_schema(schema));
   if (!schema.is_object()) return schema;
-  // Its own options stand; what they leave open is ours.
+  // Its own options are kept; options that it leaves out are set here.
   ordered_json& options = schema["x-guidance"];
   if (options.is_null()) options = ordered_json::object();
   if (!options.is_object()) return schema;

@@ -1,5 +1,5 @@
-// Results by request and by category, and the league table over categories as Spec-Bench (Xia et al. 2024)
-// prints it: the mean over requests of tokens/s, over that of plain decoding.
+// Results by request and by category, and the league table over categories as in Spec-Bench (Xia et al.
+// 2024): the mean over requests of tokens/s, over that of plain decoding.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ namespace outrider {
 struct RequestResult {
   nlohmann::json id;     // null without one
   std::string category;  // empty without one
-  double seconds = 0;    // from its submission to its end
+  double seconds = 0;    // from submission to end
   int64_t tokens = 0, passes = 0;
   Share acceptance;  // of tested tokens
 
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 
-// Spec-Bench counts the eight categories of MT-bench as one.
+// The name for the league table: Spec-Bench counts the eight categories of MT-bench as one.
 std::string league_category(const std::string& category);
 
 struct CategoryResult {
   std::string category;  // the last one: "overall"
   int64_t requests = 0, tokens = 0;
   double tokens_per_second = 0;        // mean over requests
-  double plain_tokens_per_second = 0;  // 0 where it was not compared
+  double plain_tokens_per_second = 0;  // 0 without a comparison
   double tokens_per_pass = 0;          // pooled, plain passes included
   Share acceptance;
 
@@ -44,10 +44,10 @@ struct CategoryResult {
 std::vector<CategoryResult> by_category(std::span<const RequestResult> results,
                                         std::span<const RequestResult> plain);
 
-// A row for each, for people.
+// A row for each category, for people.
 std::string category_table(std::span<const CategoryResult> categories);
 
-// A row per way of drafting, a column per category: speed-ups.
+// A row for each way of drafting, a column for each category: speed-ups.
 struct CategoryRow {
   std::string name;
   std::vector<Ratio> speedups;  // by category, the last overall

@@ -31,12 +31,12 @@ Result<std::vector<std::string>> take_parts(const json& parts) {
   return texts;
 }
 
-// The beginning of a JSON object, which was cut where a text reached its limit, as a whole one: open texts
-// and brackets are closed, and what is no value yet is left out. Empty: it is no such beginning.
+// Completes the beginning of a JSON object that was cut at a text's length limit: closes open strings and
+// brackets, and drops an incomplete value. Empty: not such a beginning.
 std::string completed(std::string_view cut) {
-  std::string open, kept;  // brackets to close, and the object up to the last place where it can be closed
+  std::string open, kept;  // brackets to close; the object up to the last position where it can be closed
   bool in_text = false;
-  size_t escape = std::string_view::npos;  // where an escape of a text begins
+  size_t escape = std::string_view::npos;  // position of an incomplete escape in a string
   const auto closed = [&open](std::string_view text) {
     return std::string(text) + std::string(open.rbegin(), open.rend());
   };
@@ -69,8 +69,9 @@ std::string completed(std::string_view cut) {
   return parse_json(whole, "").ok() ? whole : kept;
 }
 
-// Of a call that comes back. Models write none at all where a tool has no parameters, and their arguments are
-// cut where a text reached its limit; what no object can be made of is shown as the text that it is.
+// Arguments of a call that a client sends back. Models write none if a tool has no parameters, and cut
+// arguments at a text's length limit. Arguments that cannot be completed to an object are shown as plain
+// text.
 Result<nlohmann::ordered_json> read_arguments(const std::string& text) {
   using nlohmann::ordered_json;
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return ordered_json::object();
@@ -83,7 +84,7 @@ Result<nlohmann::ordered_json> read_arguments(const std::string& text) {
   return parsed->is_object() ? std::move(*parsed) : ordered_json(text);
 }
 
-// The calls that an answer of the model made, with their arguments as objects, which templates print.
+// The calls of an answer of the model, with their arguments as objects, for templates to print.
 Result<nlohmann::ordered_json> take_tool_calls(const json& list) {
   using nlohmann::ordered_json;
   const Status wrong = invalid_argument(
@@ -121,7 +122,7 @@ bool is_of_messages(std::string_view key) {
   return std::find(kOfMessages.begin(), kOfMessages.end(), key) != kOfMessages.end();
 }
 
-// Of a message that a server answered with, and that comes back as it was.
+// Fields that only answers have; clients send them back unchanged.
 bool is_of_answers(std::string_view key) {
   return key == "annotations" || std::find(kThoughts.begin(), kThoughts.end(), key) != kThoughts.end();
 }
@@ -147,7 +148,7 @@ Result<std::vector<ChatMessage>> take_messages(const json& list) {
                                        key.substr(0, 40)));
     ChatMessage message{role->get<std::string>(), {}};
     if (name) message.name = name->get<std::string>();
-    // Templates may print what a model thought before it called a tool.
+    // Templates may print the model's reasoning before a tool call.
     for (const char* key : kThoughts) {
       const json* const thought = find_field(m, key);
       if (!thought || !is_answer) continue;

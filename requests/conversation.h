@@ -1,4 +1,4 @@
-// The conversation that a request gives instead of a prompt.
+// The conversation of a request, in place of a prompt.
 #pragma once
 
 #include <array>

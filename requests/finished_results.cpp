@@ -47,7 +47,7 @@ std::string checksum_of(const nlohmann::json& result) {
   return format_fingerprint(fingerprint_of_text(json_text(result)));
 }
 
-// Nothing, or what is wrong with it.
+// Empty, or the fault of the checksum.
 std::string checksum_fault(nlohmann::json line) {
   const auto at = line.find("checksum");
   if (at == line.end()) return "has no \"checksum\", as lines of older versions";
@@ -92,7 +92,7 @@ Result<FinishedResults> FinishedResults::read(const std::string& path) {
   FinishedResults results;
   std::string text;
   for (size_t number = 1; std::getline(file, text); ++number) {
-    if (file.eof()) break;  // the line has no end: it was being written
+    if (file.eof()) break;  // an incomplete line: its run was interrupted
     const std::string where = fmt::format("--resume {}:{}", path, number);
     ASSIGN_OR_RETURN(const nlohmann::json line,
                      parse_json(text, where, {.max_bytes = kMaxResultBytes, .max_depth = 16}));

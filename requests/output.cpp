@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-// The token as text, not as its vocabulary writes it; special tokens add none, so these by their name.
+// The token as text, not as the vocabulary spells it; special tokens have no text, so they appear by name.
 nlohmann::json logprob_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
   return {{"id", token.id.value()},
           {"token", tokenizer.is_special(token.id) ? std::string(tokenizer.token(token.id))
@@ -25,13 +25,13 @@ Status named(const std::string& flag, const Status& status) {
   return status.ok() ? status : Status(status.code(), flag + " " + status.message());
 }
 
-// Nothing is left there; what was there stays.
+// Leaves no new file there; an existing one stays.
 Status check_writable(const std::string& flag, const std::string& path) {
   return path.empty() ? Status() : named(flag, TemporaryFile::check(path));
 }
 
 Status check_distinct(const RunFiles& files) {
-  std::error_code ignored;  // a run may go on with its own output, which is read before it is replaced
+  std::error_code ignored;  // a run may continue its own output, which is read before it is replaced
   const bool goes_on = std::filesystem::equivalent(files.resume, files.output, ignored);
   const std::pair<const char*, std::string> all[] = {
       {"--prompts", files.prompts}, {"--output", files.output}, {"--resume", goes_on ? "" : files.resume},
@@ -94,7 +94,7 @@ Result<Output> Output::open(OutputOptions options, const Tokenizer& tokenizer) {
   if (!quiet && output.keeps_results())
     for (const std::string& other : output.file_->others()) {
       std::error_code none;
-      if (std::filesystem::equivalent(other, files.resume, none)) continue;  // is taken over
+      if (std::filesystem::equivalent(other, files.resume, none)) continue;  // its results are taken over
       tell_error(
           other +
           " keeps what another run has finished, which did not come to its end or is still at it; this "
@@ -143,8 +143,8 @@ nlohmann::json Output::line_of(size_t index, const PromptRequest& request, const
   return line;
 }
 
-// A streamed text ends with one newline of ours; what failed before its first token leaves standard output
-// empty.
+// A streamed text ends with one added newline; a request that failed before its first token leaves standard
+// output empty.
 void Output::result(size_t index, const PromptRequest& request, const Generated& generated) {
   const bool streamed = is_streamed();
   if (streamed && (generated.reason != FinishReason::kError || !generated.text.empty())) write("\n");
@@ -157,7 +157,7 @@ void Output::finished_line(size_t index, std::string line) { add_line(index, std
 void Output::add_line(size_t index, std::string line, bool finished) {
   waiting_[index] = {std::move(line), finished};
   finished_ += finished ? 1 : 0;
-  // So that results behind one that is still missing get out too.
+  // From now on a signal lets results after a missing one be written, too.
   if (finished_ == 1 && keeps_results()) note_first_signal();
   for (auto at = waiting_.find(next_); at != waiting_.end(); at = waiting_.find(++next_)) {
     write_line(at->second);
@@ -171,7 +171,7 @@ void Output::write_line(const Line& line) {
   if (!failed() && line.finished) ++kept_;
 }
 
-// A second signal ends the program at once, and leaves what is written, if anything is.
+// A second signal ends the program at once, and keeps the lines written so far.
 void Output::keep_results() {
   if (finished_ > 0 && bytes_ > 0 && keeps_results()) file_->keep();
 }

@@ -1,6 +1,6 @@
-// Where generated text goes. Standard output carries only continuations (or JSON lines); a file appears under
-// its name when it is complete. Until then, and when the run ends before, its finished results are in a file
-// whose name says that there should be more.
+// Output of generated text. Standard output carries only continuations (or JSON lines). A file appears under
+// its name when it is complete; before that, and if the run ends early, its finished results are in a file
+// whose name marks it as partial.
 #pragma once
 
 #include <map>
@@ -28,30 +28,31 @@ struct Generated {
 
 struct OutputOptions {
   RunFiles files;
-  bool has_one_prompt = false;       // its text is written as it comes, unless there is an output file
-  std::string synthetic_acceptance;  // not empty: texts mean nothing, and say so
+  bool has_one_prompt = false;       // its text is streamed, unless there is an output file
+  std::string synthetic_acceptance;  // not empty: texts are meaningless, and are marked so
   bool quiet = false;
 };
 
 class Output {
  public:
-  // The output file, if any, is opened under a temporary name at once, and the paths of the reports are
-  // tried, so that a bad path is told before any work.
+  // Opens the output file, if any, under a temporary name at once, and tries the paths of the reports, so
+  // that a bad path is reported before any work.
   static Result<Output> open(OutputOptions options, const Tokenizer& tokenizer);
 
-  // Text of the only request, as it comes (not with --output or --prompts).
+  // Streams text of the only request (not with --output or --prompts).
   void stream(const std::string& text);
-  // Results in the order of the requests, each as soon as all before it are there.
+  // Results in the order of the requests; each is written as soon as all before it are.
   void result(size_t index, const PromptRequest& request, const Generated& generated);
   // Plain text instead of JSON lines.
   bool is_streamed() const { return options_.has_one_prompt && options_.files.output.empty(); }
-  // A result that an earlier run left, as its line; it is written in its turn too.
+  // A result of an earlier run, as its line; it is written in its turn, too.
   void finished_line(size_t index, std::string line);
-  // Whether a write failed: nobody reads any more, or the disk is full. More work would be in vain.
+  // Whether a write failed: the reader is gone, or the disk is full. Further work would be useless.
   bool failed() const { return error_ != 0; }
-  // Gives the output file its name. An error if any text did not get out.
+  // Renames the output file to its final name. An error if any text could not be written.
   Status close();
-  // Instead, or after close() failed: leaves what is finished under the temporary name, and tells it.
+  // Alternative to close(), or after close() failed: keeps finished results under the temporary name, and
+  // reports it.
   void give_up(size_t requests);
 
  private:
@@ -73,23 +74,23 @@ class Output {
   std::optional<TemporaryFile> file_;  // empty: standard output
   std::map<size_t, Line> waiting_;
   size_t next_ = 0;
-  size_t finished_ = 0, kept_ = 0;  // without errors; of these, whole in the file
+  size_t finished_ = 0, kept_ = 0;  // results without errors; the part that is complete in the file
   int64_t bytes_ = 0;               // written, whole lines
-  bool marked_ = false;             // a streamed synthetic text says so first
+  bool marked_ = false;             // a streamed synthetic text is marked at its beginning
   int error_ = 0;                   // errno of the first write that failed
 };
 
-// An error where two of these, by flag, are one regular file: what is read, or written twice, would be lost
-// under what is written last.
+// An error if two files, named by their flags, are the same regular file: the last write would destroy the
+// other's contents.
 Status check_distinct(std::span<const std::pair<const char*, std::string>> files);
 
-// An error where the output is a regular file that exists, unless it may be overwritten, or is the file whose
-// results are taken over.
+// An error if the output is an existing regular file, unless it may be overwritten, or is the file of resumed
+// results.
 Status check_overwritten(const std::string& output, bool overwrite, const std::string& resume = {});
 
-// Writes a whole file, or none.
+// Writes a whole file, or nothing.
 Status write_file(const std::string& path, const std::string& content);
-// Writes a trace, whole or not at all.
+// Writes a whole trace, or nothing.
 Status write_trace(const std::string& path, const Trace& trace);
 
 }  // namespace outrider

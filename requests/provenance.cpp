@@ -24,11 +24,11 @@ using nlohmann::json;
 
 constexpr std::string_view kHidden = "***";
 
-// A report is made to be shown to others.
+// Reports are shared, so keys are hidden.
 bool is_secret(std::string_view flag) { return flag == "--api-key"; }
 bool is_secret_variable(std::string_view name) { return name == "OUTRIDER_API_KEY"; }
 
-// The kernel keeps the arguments as they were given, each with a zero behind it.
+// The kernel keeps the original arguments, each with a terminating zero.
 json command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;
@@ -70,7 +70,7 @@ std::vector<std::string> without_secrets(std::vector<std::string> arguments) {
   return arguments;
 }
 
-// The program brings its own (launch/CMakeLists.txt): so only it is linked anew when the commit changes.
+// The program defines its own (launch/CMakeLists.txt), so a new commit relinks only the program.
 __attribute__((weak)) std::string build_commit() { return "unknown"; }
 
 json provenance(const json& seeds) {

@@ -18,7 +18,7 @@ double per(int64_t sum, int64_t count) {
   return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0;
 }
 
-// What all requests have, or a list of what they have.
+// The common value of all requests, or a list of their values.
 template <class Of>
 nlohmann::json used(const std::vector<PromptRequest>& requests, Of of) {
   std::set<decltype(of(requests[0].request.sampling))> values;
@@ -107,7 +107,7 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
   if (!run.synthetic_acceptance.empty())
     out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", run.synthetic_acceptance);
   if (!run.emulated_link.empty()) out += fmt::format("emulated link {}\n", run.emulated_link);
-  // That rounds waited for.
+  // Drafts that rounds waited for.
   const int64_t empty_drafts = r.drafted == 0 ? totals.drafts_used + totals.head_rounds_at_target : 0;
   if (run.speculates && empty_drafts > 0)
     out += fmt::format(

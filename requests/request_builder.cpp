@@ -13,19 +13,19 @@ namespace {
 
 using Names = RequestBuilder::Names;
 
-// Further out the arithmetic of logits would overflow: a model's own logits are some tens, counts some
-// thousands, and temperatures 1e-5 at least.
+// Larger values would overflow the arithmetic of logits: a model's own logits are some tens, counts some
+// thousands, and temperatures at least 1e-5.
 constexpr float kLeastRepetition = 1e-3f, kMostRepetition = 1e3f, kMostAddend = 1e6f;
 constexpr size_t kMostStopIds = 256;
 
 std::string name_of(std::string key, Names names) {
-  if (key.starts_with("--")) return key;  // a line has it from the flag
+  if (key.starts_with("--")) return key;  // the line has it from a flag
   if (names == Names::kKeys) return fmt::format("\"{}\"", key);
   std::replace(key.begin(), key.end(), '_', '-');
   return "--" + key;
 }
 
-// A message that begins with a flag of one word, with the key instead.
+// Replaces a flag of one word at the beginning of a message by the key.
 Status with_names(const Status& status, Names names) {
   if (names == Names::kFlags || !status.message().starts_with("--")) return status;
   const std::string& text = status.message();
@@ -115,7 +115,7 @@ Status RequestBuilder::check_ids(const char* key, const std::vector<TokenId>& id
   return {};
 }
 
-// May take seconds, where the grammar is large.
+// May take seconds for a large grammar.
 Status RequestBuilder::set_grammar(const AskedGrammar& asked, Names names, Request& request) const {
   if (!model_.why_no_masks.empty()) return unsupported(model_.why_no_masks);
   if (!model_.grammars) return unsupported("nothing is limited to a form here; leave it out");

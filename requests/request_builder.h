@@ -1,4 +1,4 @@
-// Parameters and a prompt, checked and made a Request: the same for flags, lines of a file and HTTP requests.
+// Checks parameters and a prompt, and makes a Request: the same for flags, lines of a file and HTTP requests.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,30 @@ namespace outrider {
 
 class ChatTemplate;
 
-// The longest draft that a request may ask for, whatever the server's own limit is.
+// The longest draft that a request may ask for, whatever the server's own limit.
 constexpr int kMostSpeculativeTokens = 64;
 struct ChatMessage;
 struct ChatOptions;
 
-// The model that requests go to, as far as reading them needs it. What it refers to outlives who uses it.
+// The properties of a model that are needed to read requests for it. Its references must outlive its users.
 struct RequestModel {
   const Tokenizer& tokenizer;
-  // The model's template, or why there is none, which only those who need it are told.
+  // The model's template, or the reason why there is none; only requests that need it report the reason.
   const Result<std::unique_ptr<ChatTemplate>>& chat;
   std::string directory;  // --model
   int64_t max_context = 0;
   int64_t vocab_size = 0;
-  bool context_may_grow = false;      // it may be --max-model-len, not the model, that limits the context
-  bool synthetic_acceptance = false;  // a text means nothing, its end neither
-  // Requests may name files: they are those of this machine's user, in files that this user wrote.
+  bool context_may_grow = false;      // the context is limited by --max-model-len, not by the model
+  bool synthetic_acceptance = false;  // a text and its end are meaningless
+  // Requests may name files: they come from this machine's user, in files that this user wrote.
   bool reads_files = false;
   std::vector<TokenId> eos_ids;  // those of its vocabulary
-  // Requests are of several clients: one that chooses how it drafts pays for that itself, and its drafts are
-  // at most so long.
+  // Requests come from several clients: one that chooses its own drafting pays for it, and its drafts are at
+  // most this long.
   bool is_shared = false;
   int max_num_speculative_tokens = kMostSpeculativeTokens;
-  // Null: no request is limited to a form here. `why_no_masks`: why this target takes none; empty: it does.
+  // Null: requests cannot be limited to a form here. `why_no_masks`: the reason why this target takes no
+  // masks; empty: it does.
   const GrammarCompiler* grammars = nullptr;
   std::string why_no_masks = {};
 };
@@ -45,21 +46,21 @@ struct RequestModel {
 // Immutable; safe to share between threads.
 class RequestBuilder {
  public:
-  // How a message calls a parameter: --top-p or "top_p".
+  // The naming of a parameter in messages: --top-p or "top_p".
   enum class Names { kFlags, kKeys };
 
   explicit RequestBuilder(RequestModel model) : model_(std::move(model)) {}
 
-  // A request without a prompt, whatever the parameters say of one.
+  // A request without a prompt, even if the parameters have one.
   Result<Request> build(RequestParams params, Names names) const;
-  // The text of a conversation; encode it without special tokens, for the template has written its own.
+  // The text of a conversation. Encode it without special tokens, since the template has written its own.
   Result<std::string> render(const std::vector<ChatMessage>& messages, const ChatOptions& options) const;
-  // Of the template; empty: there is none.
+  // The text of the template; empty: there is none.
   std::string_view chat_template() const;
   // Whether there is a template to render with. An error names the model.
   Status check_chat() const;
   Result<std::vector<TokenId>> encode(std::string_view text, SpecialTokens special, Names names) const;
-  // kResourceExhausted: more tokens than the context has.
+  // kResourceExhausted: the prompt is longer than the context.
   Status set_prompt(Request& request, std::vector<TokenId> prompt) const;
 
   int64_t max_context() const { return model_.max_context; }

@@ -101,7 +101,7 @@ Status take_stop_ids(const json& object, std::vector<TokenId>& stop) {
   return {};
 }
 
-// -1, as other servers take it, is a seed that is left out.
+// A seed of -1 counts as absent, as in other servers.
 Status take_seed(const json& object, uint64_t& seed) {
   const json* const at = find_field(object, "seed");
   const bool is_left_out = at && at->is_number_integer() && !at->is_number_unsigned() && *at == -1;
@@ -142,7 +142,7 @@ Status take_sampling(const json& object, RequestParams& to) {
 }
 
 Status unknown_key(std::span<const std::string_view> known, const std::string& key) {
-  constexpr size_t kLongestShown = 60;  // a stranger's key may be a megabyte
+  constexpr size_t kLongestShown = 60;  // a client's key may have a megabyte
   if (key.size() > kLongestShown)
     return invalid_argument(fmt::format("there is no key \"{}...\"", key.substr(0, kLongestShown)));
   const std::string_view nearest = nearest_name(known, key);

@@ -1,6 +1,6 @@
-// The fields of a request in JSON, a line of a file or the body of an HTTP request, read over defaults. A
-// null counts as absent. Errors begin with the field's name in quotes; ranges are checked when a Request is
-// built of it (request_builder.h).
+// Fields of a request in JSON, from a line of a file or the body of an HTTP request; they override defaults.
+// A null counts as absent. Errors begin with the field's name in quotes; ranges are checked when a Request is
+// built (request_builder.h).
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@ namespace outrider {
 
 // Null if absent.
 const nlohmann::json* find_field(const nlohmann::json& object, const char* key);
-// Takes a value of T's kind and range, if there is one.
+// Takes a value of T's kind and range, if present.
 template <class T>
 Status take(const nlohmann::json& object, const char* key, T& to);
 
-// What every kind of request may say about how its tokens are drawn and where it ends, read by
-// take_sampling; only "logprobs", which does not mean the same everywhere, is left to the caller.
+// Fields of every kind of request about sampling and its end, read by take_sampling. "logprobs" is left to
+// the caller, since its meaning differs.
 constexpr std::array<std::string_view, 19> kSamplingFields = {"max_tokens",
                                                               "temperature",
                                                               "seed",
@@ -40,10 +40,10 @@ constexpr std::array<std::string_view, 19> kSamplingFields = {"max_tokens",
                                                               "stop_token_ids",
                                                               "num_speculative_tokens",
                                                               "gamma_policy"};
-// Biases are added to those that are there, everything else replaces the default.
+// Biases are added to the existing ones; every other field replaces its default.
 Status take_sampling(const nlohmann::json& object, RequestParams& to);
 
-// That there is no such key, and which one was probably meant.
+// The error for an unknown key, with the nearest known one.
 Status unknown_key(std::span<const std::string_view> known, const std::string& key);
 
 }  // namespace outrider

@@ -24,7 +24,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 
-// A line's keys: those of a request, and who it is.
+// Keys of a line of --prompts: those of a request, and id.
 std::vector<std::string_view> known_keys() {
   std::vector<std::string_view> keys{"prompt", "id"};
   keys.insert(keys.end(), kChatFields.begin(), kChatFields.end());
@@ -33,8 +33,8 @@ std::vector<std::string_view> known_keys() {
   return keys;
 }
 
-// Of a line, in the order in which it was written. One that says nothing of forms has that of the flags, and
-// {"response_format": {"type": "text"}} has none.
+// Takes the form of a line, in the order in which it was written. A line without form fields has the form of
+// the flags; {"response_format": {"type": "text"}} has none.
 Status take_form_of_line(const json& object, const std::string& text, std::optional<AskedGrammar>& to) {
   const auto asks = [&](std::string_view key) { return find_field(object, key.data()) != nullptr; };
   if (std::none_of(kFormFields.begin(), kFormFields.end(), asks)) return {};
@@ -43,7 +43,7 @@ Status take_form_of_line(const json& object, const std::string& text, std::optio
   return {};
 }
 
-// 0: of any form.
+// 0: no form.
 uint64_t form_hash(const std::optional<AskedGrammar>& asked) {
   if (!asked) return 0;
   uint64_t hash =
@@ -61,9 +61,9 @@ class Reader {
   Reader(const RequestParams& params, const RequestModel& model) : params_(params), builder_(model) {}
 
   Result<PromptRequest> from_flags() const;
-  // One, and the later turns of its conversation behind it.
+  // A request, followed by the later turns of its conversation.
   Result<std::vector<PromptRequest>> from_line(const std::string& text, size_t line);
-  // Random tokens in place of the text, which traces do not tell. Empty: longer than the model's context.
+  // Random tokens in place of the text, which traces lack. Empty: longer than the model's context.
   Result<std::optional<PromptRequest>> from_trace(const std::string& text, size_t line) const;
   // Later turns of conversations so far.
   size_t later_turns() const { return later_turns_; }
@@ -104,13 +104,13 @@ Result<PromptRequest> Reader::from_flags() const {
   return finish(params_, text, SpecialTokens::kOmit, 0);
 }
 
-// Who asked for templates is told why there is none, also where a line has messages of its own.
+// If --chat was given, a missing template is an error even for a line with messages of its own.
 Result<std::string> Reader::render(const Conversation& chat) const {
   if (params_.chat) RETURN_IF_ERROR(builder_.check_chat());
   return builder_.render(chat.messages, chat.options);
 }
 
-// A parser of one line calls it line 1; the file's own number stands in front.
+// The parser of one line calls it line 1; the file's line number is already in front.
 std::string without_line_number(std::string message) {
   constexpr std::string_view kOne = "parse error at line 1, ";
   if (const size_t at = message.find(kOne); at != std::string::npos) message.erase(at, kOne.size());
@@ -136,7 +136,7 @@ Result<std::optional<PromptRequest>> Reader::from_trace(const std::string& text,
   return std::optional(std::move(out));
 }
 
-// What stands between an answer and the answer to the next turn: the template's, or an empty line and the
+// The tokens between an answer and the answer to the next turn: the template's, or an empty line and the
 // text.
 Result<std::vector<TokenId>> Reader::turn_after(const std::string& before, const std::string& turn) const {
   if (!params_.chat) return builder_.encode("\n\n" + turn, SpecialTokens::kOmit, Names::kKeys);
@@ -213,7 +213,7 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
   return out;
 }
 
-// As std::getline, but of a line that is too long only one byte too many, however long it is.
+// Like std::getline, but of a line over the limit it keeps only one byte more than the limit.
 bool next_line(std::istream& file, std::string& text) {
   text.clear();
   std::streambuf& bytes = *file.rdbuf();
@@ -232,7 +232,7 @@ Result<Request> request_of_turn(const PromptRequest& turn, const Request& before
                                 std::span<const TokenId> answer, int64_t max_context) {
   Request request = turn.request;
   request.prompt = before.prompt;
-  // Templates end an answer with the token that the model ended it with.
+  // Templates end an answer with the token that the model ended it with, so it is not repeated.
   if (!answer.empty() && !turn.turn.empty() && answer.back() == turn.turn.front())
     answer = answer.first(answer.size() - 1);
   request.prompt.insert(request.prompt.end(), answer.begin(), answer.end());
@@ -242,7 +242,7 @@ Result<Request> request_of_turn(const PromptRequest& turn, const Request& before
         "the conversation has {} tokens with this turn, the context {}; lower --max-tokens or raise "
         "--max-model-len",
         request.prompt.size(), max_context));
-  // min_tokens is of each answer, and counted from the beginning of the text.
+  // min_tokens applies to each answer, and is counted from the beginning of the text.
   if (request.sampling.ends_from > 0)
     request.sampling.ends_from =
         before.sampling.ends_from + static_cast<int32_t>(request.prompt.size() - before.prompt.size());

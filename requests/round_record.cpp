@@ -41,7 +41,7 @@ Json header_json(const RoundRecord& r) {
           {"max_context", r.max_context}, {"dropped", r.dropped},           {"costs", costs_json(r.costs)}};
 }
 
-// Json throws where a key is missing or of another kind; read_round_record turns that into an error.
+// Json throws if a key is missing or has another type; read_round_record turns that into an error.
 void read_header(const Json& line, RoundRecord& r) {
   r.drafter = line.at("drafter");
   r.gamma_policy = line.at("gamma_policy");
@@ -162,7 +162,7 @@ Result<RoundRecord> read_round_record(const std::string& path) {
         return fault("not a record of rounds; write one with `generate --record-rounds FILE`");
       }
     } catch (const Json::exception& error) {
-      const std::string why = error.what();  // "[json.exception...] why": the bracket helps nobody
+      const std::string why = error.what();  // "[json.exception...] why": drops the bracket
       return fault("not a record of rounds: " + why.substr(why.find("] ") + 2));
     }
   }

@@ -1,12 +1,12 @@
-// The rounds of a run, recorded (`generate --record-rounds FILE`) so that other draft lengths can be tried on
-// them off-line. JSON lines: one that describes the run, one per request, one per round:
+// The recorded rounds of a run (`generate --record-rounds FILE`), for trying other draft lengths off-line.
+// JSON lines: one that describes the run, one per request, one per round:
 //
 //   {"outrider_rounds":1,"drafter":"model","synthetic":false,"gamma_policy":"fixed:gamma=8",...,"costs":{...}}
 //   {"request":1,"rule":"greedy","prompt_tokens":5,"max_tokens":64,"emitted":64}
 //   {"round":[1,6,8,8,3,4,0,1]}   request, base, gamma, drafted, accepted, emitted, end of text, guess
 //
-// End of text: the draft ended at such a token. Guess: whether the drafter would have drafted the token
-// before `base` (match rules, where it is known): 0 no, 1 yes, 2 yes and that ends a text, -1 not known.
+// End of text: the draft ended at an end-of-sequence token. Guess: whether the drafter would have drafted the
+// token before `base` (match rules, where known): 0 no, 1 yes, 2 yes and that ends a text, -1 unknown.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ enum class Guess : int8_t { kUnknown = -1, kWrong = 0, kRight = 1, kRightAndEnds
 struct RecordedRound {
   int64_t request = 0;
   int32_t base = 0;     // committed tokens before it, the prompt included
-  int32_t gamma = 0;    // asked of the drafter
-  int32_t drafted = 0;  // verified; of a tree the levels that were tested, as in a chain
+  int32_t gamma = 0;    // requested from the drafter
+  int32_t drafted = 0;  // verified; of a tree the tested levels, as in a chain
   int32_t accepted = 0, emitted = 0;
   bool eos = false;
   Guess guess = Guess::kUnknown;
-  std::vector<int32_t> parents, path;  // of a tree: as in DraftTree, and the nodes that were accepted
+  std::vector<int32_t> parents, path;  // of a tree: as in DraftTree, and the accepted nodes
 
   static RecordedRound of(const RoundDone& round);
   bool operator==(const RecordedRound&) const = default;
@@ -53,7 +53,7 @@ struct RoundRecord {
   std::string gamma_policy;
   bool synthetic = false;  // --synthetic-acceptance
   int32_t max_num_seqs = 1, gamma_max = 0, max_context = 0;
-  int64_t dropped = 0;  // rounds that found no room
+  int64_t dropped = 0;  // rounds beyond the limit of the record
   RecordedCosts costs;
   std::vector<RecordedRequest> requests;
   std::vector<RecordedRound> rounds;  // in the order of their verdicts

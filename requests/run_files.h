@@ -1,4 +1,4 @@
-// The files that a run reads and writes beside its models. An empty name: none.
+// The files that a run reads and writes, except its models. An empty name: none.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace outrider {
 struct RunFiles {
   std::string prompts;        // JSON lines; "-": standard input
   std::string output;         // results as JSON lines; "-": standard output
-  bool overwrite = false;     // an output that exists
+  bool overwrite = false;     // an existing output may be overwritten
   std::string resume;         // results of an earlier run
   std::string report;         // JSON
   std::string trace;          // for Perfetto

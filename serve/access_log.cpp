@@ -26,12 +26,13 @@
 namespace outrider {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};  // at a file that takes nothing
+constexpr std::chrono::milliseconds kLook{100};  // interval of retries while the file accepts nothing
 constexpr std::chrono::milliseconds kFarewell{1000};
-// A pipe that takes anything takes so much at once.
+// A pipe that accepts anything accepts this many bytes at once.
 constexpr size_t kPiece = PIPE_BUF;
 
-// Of a FIFO the writing end alone could not be opened before there is a reader, and would end with it.
+// A FIFO is opened for reading, too: a writer alone could not open it before there is a reader, and would
+// fail after the reader's end.
 int open_log(const std::string& file) {
   struct stat info {};
   const bool is_fifo = stat(file.c_str(), &info) == 0 && S_ISFIFO(info.st_mode);
@@ -63,7 +64,7 @@ struct AccessLog::State {
   struct Piece {
     std::string text;
     int64_t lines = 0;
-    int64_t told = 0;  // `dropped` as its first line tells it; 0: it does not
+    int64_t told = 0;  // `dropped` as reported in its first line; 0: not reported
   };
 
   std::string name;
@@ -72,12 +73,12 @@ struct AccessLog::State {
 
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::string> waiting;  // guarded, as what follows
+  std::deque<std::string> waiting;  // guarded by the mutex, as are the following members
   int64_t dropped = 0;
   std::optional<std::chrono::steady_clock::time_point> stop_by;
   bool is_over = false;
 
-  // The thread's.
+  // Used by the thread only.
   int64_t told_dropped = 0;
   int told_error = 0;  // errno; 0: the last write went well
 
@@ -91,13 +92,13 @@ struct AccessLog::State {
     const std::lock_guard lock(mutex);
     return !stop_by || std::chrono::steady_clock::now() < *stop_by;
   }
-  // On standard error, unless that is the file.
+  // Reports on standard error, unless that is the log file.
   void tell(const std::string& what) const {
     if (!is_stderr) tell_error(fmt::format("--access-log {}: {}", name, what));
   }
 };
 
-// Nothing: it is over.
+// Empty: the log ends.
 std::optional<AccessLog::State::Piece> AccessLog::State::next() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return !waiting.empty() || stop_by; });
@@ -115,7 +116,7 @@ std::optional<AccessLog::State::Piece> AccessLog::State::next() {
   return piece;
 }
 
-// False: the file takes nothing until the log ends, or refuses it.
+// False: the file accepted nothing until the log ended, or returned an error.
 bool AccessLog::State::write(std::string_view text) {
   while (!text.empty()) {
     pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
@@ -182,7 +183,7 @@ AccessLog::~AccessLog() {
   state_->changed.notify_all();
   const bool is_over = state_->changed.wait_for(lock, 2 * kFarewell, [&] { return state_->is_over; });
   lock.unlock();
-  if (!is_over) thread_.detach();  // a disk that hangs
+  if (!is_over) thread_.detach();  // the disk hangs
 }
 
 void AccessLog::write(const HttpRecord& record) {

@@ -1,5 +1,5 @@
-// A line of JSON for each answer, written by a thread of its own: a file that takes nothing, such as a pipe
-// that no program reads, holds up no answer.
+// Writes a line of JSON for each answer, on a thread of its own: a file that accepts nothing, such as a pipe
+// without a reader, delays no answer.
 #pragma once
 
 #include <memory>
@@ -15,26 +15,26 @@ std::string access_line(const HttpRecord& record, double seconds_since_1970);
 
 class AccessLog {
  public:
-  // Lines that wait; further ones are dropped and counted.
+  // Limit of waiting lines; further ones are dropped and counted.
   static constexpr size_t kMostWaiting = 8192;
 
   // Null without a name; "-" is standard error. Appends, and can be read while it is written; an error names
   // --access-log.
   static Result<std::unique_ptr<AccessLog>> open(const std::string& file);
-  // Writes what waits, for a second at most.
+  // Writes the waiting lines, for at most a second.
   ~AccessLog();
 
   // Never waits. Thread-safe.
   void write(const HttpRecord& record);
-  // Lines that were not written, because too many waited or the file refused them. Each time that lines are
-  // written again after some were dropped, a line {"dropped": N} stands before them.
+  // The number of lines that were dropped, because too many waited or the file refused them. After each gap
+  // the next written line is {"dropped": N}.
   int64_t dropped() const;
 
  private:
   struct State;
   explicit AccessLog(std::shared_ptr<State> state);
 
-  const std::shared_ptr<State> state_;  // the thread keeps it, should a write never return
+  const std::shared_ptr<State> state_;  // shared with the thread, in case a write never returns
   std::jthread thread_;
 };
 

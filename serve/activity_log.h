@@ -7,13 +7,13 @@
 
 namespace outrider {
 
-// What happened in `seconds` between two looks: requests, tokens per second, acceptance.
+// Activity in the `seconds` between two samples: requests, tokens per second, acceptance.
 std::string activity_line(const EngineNumbers& before, const EngineNumbers& now, double seconds);
 
 class ActivityLog {
  public:
   explicit ActivityLog(bool enabled) : enabled_(enabled) {}
-  // To be called often.
+  // Call it often.
   void look(const Engine& engine);
 
  private:

@@ -38,7 +38,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 
-// Tasks in order, and some later: what the thread of the sockets is to a server.
+// Runs tasks in order, some after a delay; replaces a server's thread of the sockets.
 class Desk {
  public:
   ~Desk() {
@@ -56,7 +56,7 @@ class Desk {
     }
     changed_.notify_one();
   }
-  // Until `done`, which is looked at after every task.
+  // Runs until `done`, which is checked after every task.
   void run(const std::function<bool()>& done) {
     while (!done()) {
       std::unique_lock<std::recursive_mutex> lock(mutex_);
@@ -77,13 +77,13 @@ class Desk {
   }
 
  private:
-  std::recursive_mutex mutex_;  // a task that is dropped may post another
+  std::recursive_mutex mutex_;  // dropping a task may post another one
   std::condition_variable_any changed_;
   bool is_closed_ = false;
-  std::multimap<Clock::time_point, std::function<void()>> tasks_;  // of one time in their order
+  std::multimap<Clock::time_point, std::function<void()>> tasks_;  // tasks with equal times in their order
 };
 
-// What one line was answered.
+// The answer to one line.
 class LineReply final : public HttpReply {
  public:
   LineReply(Desk& desk, std::function<void(int status, const std::string& body)> answered)
@@ -142,7 +142,7 @@ Result<BatchLine> read_line(const std::string& text) {
   return out;
 }
 
-// All of them, before anything runs.
+// Reads all lines before any request runs.
 Result<std::vector<BatchLine>> read_lines(const std::string& file) {
   std::ifstream in(file);
   if (!in) return not_found(fmt::format("--input {}: cannot be read; name a file of JSON lines", file));
@@ -163,7 +163,7 @@ Result<std::vector<BatchLine>> read_lines(const std::string& file) {
   return lines;
 }
 
-// Keeps so many lines at the engine, and writes each answer as it comes.
+// Keeps `in_flight` lines at the engine, and writes each answer as it comes.
 class Batch {
  public:
   Batch(std::vector<BatchLine> lines, Api& api, Desk& desk, TemporaryFile& out, size_t in_flight)
@@ -178,7 +178,7 @@ class Batch {
   void stop() { stopped_ = true; }
   bool is_over() const { return is_over_; }
   bool is_whole() const { return done_ == lines_.size() && error_ == 0; }
-  // Of the lines that are whole in the output.
+  // Bytes of the complete lines in the output.
   int64_t bytes() const { return bytes_; }
   int error() const { return error_; }  // errno of the first write that failed
   size_t failed() const { return failed_; }
@@ -215,12 +215,12 @@ class Batch {
     if (next_ < lines_.size() && !stopped_) ask_next();
   }
 
-  // A line each, whole before the next one: who looks, or what is left after a crash, has no part of one.
+  // Writes whole lines one at a time, so that readers, and the file left by a crash, see no partial line.
   void write(const std::string& text) {
     errno = 0;
     std::FILE* const to = out_.stream();
     if (error_ == 0 && std::fwrite(text.data(), 1, text.size(), to) == text.size() && std::fflush(to) == 0) {
-      if (bytes_ == 0) out_.keep();  // what was answered is worth having
+      if (bytes_ == 0) out_.keep();  // the answers are worth keeping
       bytes_ += static_cast<int64_t>(text.size());
       return;
     }
@@ -255,7 +255,7 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
   if (!opened.ok()) return opened.status().in("--output");
   TemporaryFile output = std::move(opened).value();
   const size_t count = lines.size();
-  Desk desk;  // outlives those who may still hold an answer
+  Desk desk;  // must outlive all owners of an answer
   const int in_flight = options.in_flight > 0 ? options.in_flight : 2 * cluster.models.sequences();
   CoordinatorEngine engine(
       {.max_num_seqs = cluster.models.sequences(),

@@ -1,4 +1,5 @@
-// `outrider batch`: the requests of an OpenAI batch file, answered as a server would, into another file.
+// `outrider batch`: answers the requests of an OpenAI batch file like a server, and writes the answers to
+// another file.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ struct BatchOptions {
 
 void add_batch_options(CLI::App& app, BatchOptions& options);
 
-// The exit code: kExitOk when every line was answered with status 200, kExitRequestFailed when not.
+// The exit code: kExitOk if every line was answered with status 200, else kExitRequestFailed.
 int run_batch(const BatchOptions& options);
 
 }  // namespace outrider

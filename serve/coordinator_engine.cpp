@@ -9,9 +9,9 @@
 namespace outrider {
 namespace {
 
-// A copy of all sums takes some microseconds.
+// The pause between copies of all sums, which take some microseconds.
 constexpr std::chrono::milliseconds kBetweenCounts{100};
-constexpr int kMostPatience = 5;  // stall limits, even if the process was stopped for an hour once
+constexpr int kMostPatience = 5;  // in stall limits, even after a stop of an hour
 
 std::string_view why_not_ready(EngineState state) {
   switch (state) {
@@ -43,12 +43,12 @@ Result<std::vector<Ticket>> CoordinatorEngine::submit_all(std::vector<Submission
     return room;
   }
   const auto asked_at = Clock::now();
-  if (open_ == 0) moved_at_ = finished_at_ = asked_at;  // there was nothing to do before
+  if (open_ == 0) moved_at_ = finished_at_ = asked_at;  // the engine was idle before
   open_ += count;
   handed_tokens_ += tokens;
   std::vector<Ticket> tickets;
   Group group{.client = client, .waiting = {}};
-  // Those of one call have one priority.
+  // All submissions of one call have the same priority.
   const int32_t priority =
       limits_.by_priority && !submissions.empty() ? submissions.front().request.priority : 0;
   for (Submission& s : submissions) {
@@ -78,7 +78,7 @@ Status CoordinatorEngine::check_room(const Load& more) const {
       more.prompt_tokens));
 }
 
-// Prompt tokens count only where somebody waits.
+// Prompt tokens count only while requests wait.
 bool CoordinatorEngine::has_room(const Load& all) const {
   const int64_t waiting = all.requests - limits_.max_num_seqs;
   return waiting <= 0 ||
@@ -131,7 +131,7 @@ EngineNumbers CoordinatorEngine::numbers() const {
   const std::lock_guard lock(mutex_);
   EngineNumbers numbers = numbers_;
   numbers.waiting = open_ - numbers.running;
-  // The coordinator never heard of them.
+  // The coordinator never received these requests.
   numbers.totals.submitted += gone_count_;
   numbers.totals.finished[static_cast<size_t>(FinishReason::kCancelled)] += gone_count_;
   return numbers;
@@ -154,7 +154,7 @@ Status CoordinatorEngine::serve(Coordinator& coordinator, const std::function<bo
     if (!drained_by && asked_to_drain()) {
       become(EngineState::kDraining);
       drained_by = Clock::now() + drain_limit;
-      coordinator.probe_target();  // mpirun asks everybody to end when a rank has died
+      coordinator.probe_target();  // after the death of a rank mpirun asks all ranks to end
     }
     take_over();
     if (drained_by && Clock::now() >= *drained_by) cancel_all();
@@ -163,7 +163,7 @@ Status CoordinatorEngine::serve(Coordinator& coordinator, const std::function<bo
     note_progress();
   }
   if (!target.ok()) become(EngineState::kFailed, target.message());
-  take_over();  // who came in between is refused
+  take_over();  // refuses requests that arrived meanwhile
   note_progress();
   const std::lock_guard lock(mutex_);
   wake_ = nullptr;
@@ -179,7 +179,7 @@ void CoordinatorEngine::begin(Coordinator& coordinator) {
   state_ = EngineState::kReady;
 }
 
-// Of groups that come and go.
+// Updates the state when target groups come and go.
 void CoordinatorEngine::follow_target(const Status& target) {
   if (!limits_.outlives_targets) return;
   const bool had_failed = [this] {
@@ -216,14 +216,15 @@ void CoordinatorEngine::take_over() {
   if (any) note_progress();
 }
 
-// The coordinator holds as many as it decodes, and some more, so that places do not stand empty for a pass.
-// The rest waits here, where clients take turns.
+// The coordinator holds the requests it decodes and some more, so that slots do not stay empty for a pass.
+// The remaining requests wait here, where clients take turns.
 bool CoordinatorEngine::is_place_near() const {
   const auto places = static_cast<size_t>(limits_.max_num_seqs);
   return coordinator_->protocol().open_requests() < places + std::max<size_t>(places / 4, 1);
 }
 
-// By somebody who waits here and is more urgent than who waits there, and should get the next place instead.
+// True if a more urgent request waits here than the coordinator's next one; it should get the next slot
+// instead.
 bool CoordinatorEngine::is_next_overtaken() const {
   const Request* const next = limits_.by_priority ? coordinator_->protocol().next_queued() : nullptr;
   const std::lock_guard lock(mutex_);
@@ -247,7 +248,7 @@ std::optional<CoordinatorEngine::Handover> CoordinatorEngine::next_waiting() {
   return std::nullopt;
 }
 
-// One that was cancelled before it began costs the target nothing.
+// Finishes requests that were cancelled before they began, at no cost for the target.
 void CoordinatorEngine::tell_gone() {
   std::vector<std::shared_ptr<RequestSink>> gone;
   {
@@ -293,7 +294,7 @@ void CoordinatorEngine::cancel_all() {
 
 void CoordinatorEngine::on_finish(const Finish& finish) {
   const auto request = requests_.extract(finish.request);
-  note_progress(1);  // who is told now may look at the numbers at once
+  note_progress(1);  // before the sink is called: its client may look at the numbers at once
   request.mapped().sink->finished(finish);
 }
 

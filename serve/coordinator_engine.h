@@ -1,4 +1,4 @@
-// The engine over a coordinator. Whoever's thread calls serve() is the engine's until that returns.
+// An engine on top of a coordinator. The thread that calls serve() is the engine's thread until it returns.
 #pragma once
 
 #include <deque>
@@ -15,16 +15,16 @@
 namespace outrider {
 
 struct EngineLimits {
-  int64_t max_num_seqs = 8;  // decoded together: so many never wait
+  int64_t max_num_seqs = 8;  // decoded together; this many requests never wait
   int64_t max_queued_requests = 128;
   int64_t max_queued_tokens = int64_t{1} << 20;  // of prompts that wait
-  // An engine that holds requests and did nothing for so long hangs, and is well again when it moves. Passes
-  // may run on its thread: one that ever took long gives others twice its time. A target with a thread of
+  // An engine that holds requests and makes no progress for this long counts as hung, until it moves again.
+  // Passes may run on its thread: after a long pass the limit is twice its time. A target with a thread of
   // its own is given up sooner (ProtocolOptions::step_timeout_min).
   std::chrono::milliseconds stall_limit{120'000};
-  std::chrono::milliseconds look_up{200};  // asked_to_drain is looked at at least so often
-  bool by_priority = false;                // who waits is served by Request::priority, and in turns only then
-  // Target groups join: when there is none left requests are refused until one comes, and the engine goes on.
+  std::chrono::milliseconds look_up{200};  // longest interval between polls of asked_to_drain
+  bool by_priority = false;                // waiting requests are ordered by Request::priority, then by turns
+  // Target groups join: while there is none, requests are refused, and the engine keeps running.
   bool outlives_targets = false;
 };
 
@@ -42,10 +42,10 @@ class CoordinatorEngine final : public Engine {
 
   // For the one coordinator that this engine will serve.
   CoordinatorCallbacks callbacks();
-  // What is waited for before serve() is called, for those who ask.
+  // Sets the reason of waiting before serve() is called, for status requests.
   void wait_for(std::string who) { become(EngineState::kLoading, std::move(who)); }
-  // Takes requests until `asked_to_drain`, which is called here. Then those that are open are finished, or
-  // cancelled after `drain_limit`. An error: the target group is gone, and every request was told.
+  // Takes requests until `asked_to_drain`, which is called here. Then finishes open requests, or cancels them
+  // after `drain_limit`. An error: the target group is gone, and every request got the error.
   Status serve(Coordinator& coordinator, const std::function<bool()>& asked_to_drain,
                std::chrono::milliseconds drain_limit);
 
@@ -55,7 +55,7 @@ class CoordinatorEngine final : public Engine {
     Request request;
     std::shared_ptr<RequestSink> sink;  // null: cancelled
   };
-  // Those of one call that wait.
+  // Waiting requests of one call.
   struct Group {
     std::string client;
     std::deque<Handover> waiting;
@@ -94,23 +94,23 @@ class CoordinatorEngine final : public Engine {
   std::unordered_map<SequenceId, OpenRequest> requests_;
   uint64_t started_ = 0;
 
-  mutable std::mutex mutex_;  // guards what follows; nothing is called with it but `wake_`
+  mutable std::mutex mutex_;  // guards the following members; only `wake_` is called while it is held
   std::function<void()> wake_;
   EngineState state_ = EngineState::kLoading;
   std::string reason_;
   uint64_t last_ticket_ = 0;
   std::map<int32_t, FairQueue<Group>> waiting_;     // for the coordinator, by priority
-  std::vector<std::shared_ptr<RequestSink>> gone_;  // cancelled while they waited, and not told yet
-  int64_t gone_count_ = 0;                          // and told
+  std::vector<std::shared_ptr<RequestSink>> gone_;  // cancelled while waiting; sinks not yet called
+  int64_t gone_count_ = 0;                          // and those whose sinks were called
   std::vector<Ticket> cancelled_;
-  int64_t open_ = 0;           // handed over and not finished
-  int64_t handed_tokens_ = 0;  // of prompts that the coordinator has not seen
+  int64_t open_ = 0;           // submitted and unfinished
+  int64_t handed_tokens_ = 0;  // of prompts not yet passed to the coordinator
   int64_t queued_tokens_ = 0;  // of prompts that wait in the coordinator
-  EngineNumbers numbers_;      // a moment old
+  EngineNumbers numbers_;      // a recent copy
   Clock::time_point counted_at_{}, moved_at_{};
   Clock::duration longest_turn_{0};
   Clock::time_point finished_at_{};
-  double finish_seconds_ = 0;  // between two requests that finish, about; 0: none has
+  double finish_seconds_ = 0;  // average time between two finished requests; 0: none has finished
   PaceKeeper pace_;
 };
 

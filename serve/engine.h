@@ -1,5 +1,5 @@
-// The coordinator on a thread of its own, for clients that come and go: what they ask for is handed over
-// under a lock, and what becomes of it comes back on that thread.
+// The coordinator on a thread of its own, for clients that come and go: requests are submitted under a lock,
+// and results come back on that thread.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 
 namespace outrider {
 
-// One client's request. Called on the engine's thread, in order, and never again after finished(): both must
-// only hand over, for all sequences wait meanwhile.
+// Receives the results of one request. Called on the engine's thread, in order, and never after finished().
+// Both functions must only pass results on, because all sequences wait meanwhile.
 class RequestSink {
  public:
   virtual ~RequestSink() = default;
@@ -26,7 +26,7 @@ class RequestSink {
   virtual void finished(const Finish& finish) = 0;
 };
 
-// Names a request to cancel(); never used twice.
+// Names a request for cancel(); never repeated.
 enum class Ticket : uint64_t {};
 
 struct Submission {
@@ -35,27 +35,28 @@ struct Submission {
 };
 
 enum class EngineState : uint8_t {
-  kLoading,   // models are read, workers join
+  kLoading,   // models load, workers join
   kReady,     // takes requests
-  kDraining,  // finishes what it has
+  kDraining,  // finishes its requests
   kNoTarget,  // refuses requests until a target group joins
   kFailed,    // the target group is gone for good, or hangs
 };
 
 struct EngineStatus {
   EngineState state = EngineState::kLoading;
-  // With kNoTarget and kFailed: why, and what to look at. With kLoading: who has to join; empty: nobody.
+  // With kNoTarget and kFailed: the reason and where to look. With kLoading: the missing parties; empty:
+  // none.
   std::string reason;
 };
 
-// What /metrics tells; a consistent copy.
+// The numbers for /metrics; a consistent copy.
 struct EngineNumbers {
   Totals totals;
   TransportStats wire;
   int64_t running = 0, waiting = 0;  // requests
-  int64_t refused = 0;               // so far, for want of room
+  int64_t refused = 0;               // so far, for lack of room
   int64_t draft_workers = 0;
-  Overview overview;  // a moment old
+  Overview overview;  // a recent copy
   Pace pace;          // over the last seconds
 };
 
@@ -64,11 +65,10 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Takes all or none. kResourceExhausted: too many requests, or prompt tokens, wait already.
-  // kInvalidArgument: there would be no room for these if nobody else were there. kUnavailable: not kReady.
-  // Other errors, of a request that the target cannot take, are told by finished().
-  // `client`: who takes turns with other clients where requests wait; those of one call take turns with other
-  // calls of that client.
+  // Takes all submissions or none. kResourceExhausted: too many requests or prompt tokens wait already.
+  // kInvalidArgument: they would not fit even into an idle engine. kUnavailable: not kReady. Other errors, of
+  // a request that the target cannot take, come through finished(). `client`: waiting requests of different
+  // clients are served in turns; so are those of different calls of one client.
   virtual Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions,
                                                  const std::string& client) = 0;
   Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions) {
@@ -83,9 +83,9 @@ class Engine {
   // finished(kCancelled) follows unless the request has finished already.
   virtual void cancel(Ticket ticket) = 0;
 
-  // Proof of progress, not of a living process: an engine that holds requests and does not move is kFailed.
+  // Reports progress, not just a living process: an engine that holds requests and does not move is kFailed.
   virtual EngineStatus status() const = 0;
-  // How long it takes, as things go, until there is room for a request again.
+  // The expected time until there is room for a request again.
   virtual std::chrono::seconds retry_after() const = 0;
   virtual EngineNumbers numbers() const = 0;
 };

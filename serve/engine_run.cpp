@@ -38,7 +38,7 @@ Status write_reports(const EngineRun& run, const Coordinator& coordinator, const
   return {};
 }
 
-// From ready to drained.
+// Runs from ready to drained.
 Status serve_requests(const EngineRun& run, Coordinator& coordinator) {
   ActivityLog log(run.tells_activity && !run.cluster.quiet);
   bool told = false;
@@ -54,7 +54,7 @@ Status serve_requests(const EngineRun& run, Coordinator& coordinator) {
   return target;
 }
 
-// A thread of a target that failed may hang: nobody waits for it.
+// Ends the process at once, because a thread of a failed target may hang.
 [[noreturn]] void end_without_waiting(const Status& status) {
   tell_error(status.message());
   std::fflush(nullptr);

@@ -1,4 +1,4 @@
-// An engine with all its roles, from models that load to reports that are written, whoever its clients are.
+// Runs an engine with all its roles, from loading models to writing reports, for any kind of clients.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,14 @@
 namespace outrider {
 
 struct EngineRun {
-  const ClusterSettings& cluster;  // of this process: under mpirun of its rank
+  const ClusterSettings& cluster;  // of this process; under mpirun of its rank
   const Preparation& prepared;
   const RunFiles& files;  // the report and the trace
   CoordinatorEngine& engine;
   GammaPolicyFactory policy;
-  std::function<void()> on_ready;        // once, on the engine's thread, as the next one
-  std::function<bool()> asked_to_drain;  // several times a second
-  std::function<void()> drained;         // before the roles leave
+  std::function<void()> on_ready;        // called once, on the engine's thread, as is the next one
+  std::function<bool()> asked_to_drain;  // polled several times a second
+  std::function<void()> drained;         // called before the roles leave
   std::chrono::seconds drain_limit{30};
   bool tells_activity = true;  // on standard error, now and then and at the end; --quiet leaves out both
 };

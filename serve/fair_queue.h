@@ -24,7 +24,7 @@ class FairQueue {
     where_.at(client)->items.push_back(std::move(item));
     ++size_;
   }
-  // The next one; there must be one.
+  // Removes and returns the next item; there must be one.
   Item take() {
     auto& turn = turns_.front();
     Item item = std::move(turn.items.front());

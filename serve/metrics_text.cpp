@@ -13,7 +13,8 @@
 namespace outrider {
 namespace {
 
-// Seconds. Samples are kept in classes 0.8 % wide, so one this close above a bound may be counted below it.
+// Seconds. Samples are kept in classes 0.8 % wide, so a sample slightly above a bound may be counted below
+// it.
 constexpr std::array kBounds{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,  0.25,
                              0.5,    1.0,   2.5,    5.0,   10.0, 25.0,  50.0, 100., 1000.};
 
@@ -28,7 +29,7 @@ std::string escaped(const std::string& value) {
 
 double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-// One metric after the other, each with its description.
+// Writes metrics one after the other, each with its description.
 class Writer {
  public:
   Writer(std::string prefix, const std::string& model)
@@ -47,13 +48,13 @@ class Writer {
   void begin(std::string_view name, std::string_view type, std::string_view help) {
     text_ += fmt::format("# HELP {0}{1} {2}\n# TYPE {0}{1} {3}\n", prefix_, name, help, type);
   }
-  // `label`: name="value", or nothing.
+  // `label`: name="value", or empty.
   template <class Number>
   void sample(std::string_view name, std::string_view label, Number value) {
     text_ +=
         fmt::format("{}{}{{{}{}{}}} {}\n", prefix_, name, model_, label.empty() ? "" : ",", label, value);
   }
-  // Those of the table's counters that have these names.
+  // Writes the counters of the table with these names.
   template <class Table, class Sums>
   void table(const Table& table, const Sums& sums, Names names) {
     for (auto row = std::begin(table); row != std::end(table);) {
@@ -98,7 +99,7 @@ class Writer {
   std::string take() { return std::move(text_); }
 
  private:
-  // The sample of the counters from `row` on that have its label, and the first that has another.
+  // Writes the sample of the counters from `row` on with its label; returns the first row with another label.
   template <class Row, class Sums>
   Row shared_label(Row row, Row end, const Sums& sums) {
     const auto& first = *row;
@@ -119,7 +120,7 @@ int64_t finished(const Totals& totals, FinishReason reason) {
   return totals.finished[static_cast<size_t>(reason)];
 }
 
-// What other servers count too, by vLLM's names.
+// Metrics that other servers have too, by vLLM's names.
 std::string common_metrics(const EngineNumbers& numbers, Writer out) {
   const Totals& totals = numbers.totals;
   const RoundSums& rounds = totals.rounds;
@@ -152,7 +153,7 @@ std::string common_metrics(const EngineNumbers& numbers, Writer out) {
   return out.take();
 }
 
-// What the last seconds were like; serve/pace.h defines each.
+// Figures of the last seconds; serve/pace.h defines each.
 void write_pace(const EngineNumbers& numbers, const MetricsContext& context, Writer& out) {
   const Pace& pace = numbers.pace;
   const Overview& now = numbers.overview;
@@ -177,7 +178,7 @@ void write_pace(const EngineNumbers& numbers, const MetricsContext& context, Wri
   out.sample("recent_speedup", "kind=\"measured\"", pace.measured_speedup);
 }
 
-// A worker's number is new for every connection, so what it counted begins at 0.
+// A worker's number is new for every connection, so its counters begin at 0.
 void write_workers(const Overview& now, Writer& out) {
   const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
     out.begin(name, type, help);
@@ -198,7 +199,7 @@ void write_workers(const Overview& now, Writer& out) {
        [](const WorkerOverview& w) { return w.seconds_per_token; });
 }
 
-// Only where there are several: else they say what the others do.
+// Only for several groups; a single group would repeat the other metrics.
 void write_groups(const EngineNumbers& numbers, Writer& out) {
   const auto& now = numbers.overview.groups;
   if (now.size() < 2) return;
@@ -237,7 +238,7 @@ void write_responses(const ResponseCounts& responses, Writer& out) {
               responses.log_lines_dropped.load());
 }
 
-// Under the names that dashboards of every program know, without our labels.
+// Under the names that dashboards expect from every program, without our labels.
 std::string process_metrics() {
   const ProcessNumbers p = process_numbers();
   std::string text;
@@ -302,7 +303,7 @@ void write_wire(const EngineNumbers& numbers, Writer& out) {
 
 }  // namespace
 
-// Colons belong to the rules of who collects, says Prometheus; vLLM's names have them all the same.
+// Prometheus reserves colons for recording rules, but vLLM's names have them.
 std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& context) {
   std::string text = common_metrics(numbers, Writer("outrider_", context.model));
   Writer own("outrider_", context.model);

@@ -10,8 +10,8 @@ namespace outrider {
 
 struct MetricsContext {
   std::string model, policy;                  // as labels, escaped
-  bool vllm_names = false;                    // the common ones a second time, with prefix "vllm:"
-  const ResponseCounts* responses = nullptr;  // null: none are told
+  bool vllm_names = false;                    // also exports common metrics with prefix "vllm:"
+  const ResponseCounts* responses = nullptr;  // null: not exported
 };
 
 std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& context);

@@ -43,13 +43,13 @@ Pace pace_between(const Totals& before, const Totals& now, double seconds, const
            .tokens_per_round = share_of(static_cast<double>(emitted), static_cast<double>(rounds)),
            .tokens_per_target_pass = share_of(static_cast<double>(emitted),
                                               static_cast<double>(now.target_passes - before.target_passes))};
-  // Where hardly anything but a probe is drafted, the two are one, and their ratio is noise.
+  // Where hardly anything but probes is drafted, both are almost equal, and their ratio is noise.
   constexpr int64_t kHardly = 20;  // rounds for each draft token
   if ((r.drafted - then.drafted) * kHardly <= rounds || overview.plain_round_seconds <= 0) return out;
   const double plain = overview.plain_round_seconds;
   out.predicted_speedup =
       share_of(tokens_of_mean(out.acceptance, overview.mean_gamma) * plain, overview.round_seconds);
-  // Beside a prompt a round of plain decoding would take longer, too, and nobody knows how long.
+  // Beside a prefill a round of plain decoding would take longer too, by an unknown amount.
   const double took = seconds_of(now.decoding.phases) - seconds_of(before.decoding.phases);
   const auto tokens = static_cast<double>(now.decoding.emitted - before.decoding.emitted);
   out.measured_speedup = share_of(tokens * plain, took);

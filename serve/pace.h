@@ -1,4 +1,4 @@
-// How fast a coordinator decodes just now, and how much of that is owed to drafts. Definitions of the names
+// The present decoding speed of a coordinator, and the part of it that drafts contribute. Defines the names
 // that the log, /metrics and the status page share.
 #pragma once
 
@@ -9,16 +9,16 @@
 
 namespace outrider {
 
-// Over the last seconds in which there were rounds; zeros where there were none.
+// Over the last seconds with rounds; zeros without rounds.
 struct Pace {
   double tokens_per_second = 0;
   double prompt_tokens_per_second = 0;
-  double acceptance = 0;              // accepted draft tokens per draft token that the target looked at
+  double acceptance = 0;              // accepted draft tokens per tested draft token
   double tokens_per_round = 0;        // of one sequence: emitted per verified round
   double tokens_per_target_pass = 0;  // of all sequences that share the pass
-  // Against plain decoding of the same batch, whose rounds take as long as the cost model believes.
-  // Predicted: from this acceptance and what rounds with drafts are believed to take. Measured: from the
-  // rounds whose pass read no prompt. 0: nothing is known, or nobody drafts.
+  // Speedup over plain decoding of the same batch, whose round time is the cost model's. Predicted: from this
+  // acceptance and the modelled time of rounds with drafts. Measured: from the rounds whose pass had no
+  // prefill rows. 0: unknown, or no sequence drafts.
   double predicted_speedup = 0, measured_speedup = 0;
 };
 
@@ -27,16 +27,16 @@ Pace pace_between(const Totals& before, const Totals& now, double seconds, const
 
 class PaceKeeper {
  public:
-  // To be called often.
+  // Call it often.
   const Pace& look(Clock::time_point now, const Totals& totals, const Overview& overview);
 
  private:
-  struct Sums {  // what of Totals pace_between() reads, as a Totals without its histograms
+  struct Sums {  // the part of Totals that pace_between() reads, without histograms
     Clock::time_point at;
     Totals totals;
   };
-  std::deque<Sums> past_;  // one a second, ten at most
-  Overview busy_;          // the last one in which sequences were decoded: what rounds cost outlives them
+  std::deque<Sums> past_;  // one a second, at most ten
+  Overview busy_;          // the last one with running sequences: keeps the cost of rounds after they end
   Pace pace_;
 };
 

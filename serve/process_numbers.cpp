@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Field `number` of /proc/self/stat as proc(5) counts them. The second one, in parentheses, may hold blanks.
+// Field `number` of /proc/self/stat, as proc(5) counts them. The second field, in parentheses, may contain
+// blanks.
 class Stat {
  public:
   Stat() {

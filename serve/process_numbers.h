@@ -1,4 +1,4 @@
-// What the system knows of this process, as every exporter for Prometheus tells it.
+// The system's figures of this process, under the names that Prometheus exporters share.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct ProcessNumbers {
   double started_at = 0;  // seconds since 1970
 };
 
-// Zeros where there is no /proc.
+// Zeros without /proc.
 ProcessNumbers process_numbers();
 
 }  // namespace outrider

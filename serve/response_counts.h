@@ -16,7 +16,7 @@ class ResponseCounts {
   void add(int status) {
     if (status >= 0 && status < kStatuses) ++counts_[static_cast<size_t>(status)];
   }
-  // Those that there were, by status.
+  // The counts of all statuses that occurred.
   std::vector<std::pair<int, int64_t>> all() const {
     std::vector<std::pair<int, int64_t>> out;
     for (int status = 0; status < kStatuses; ++status)

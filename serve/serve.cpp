@@ -17,10 +17,10 @@
 namespace outrider {
 namespace {
 
-// Answers are complete by then, and only have to be sent.
+// Time for sending answers that are complete by then.
 constexpr std::chrono::seconds kLastAnswers{5};
 
-// Who reads it is served.
+// Prints the address. Clients that connect after this line are served.
 void tell_address(const ServeOptions& options, const HttpServer& http) {
   tell_error(fmt::format("serving {} on {}",
                          options.served_model_names.empty() ? model_display_name(options.cluster.models.model)
@@ -37,7 +37,7 @@ void tell_drain(const ServeOptions& options, const Engine& engine) {
                   now.running, now.waiting, options.drain_timeout_s));
 }
 
-// The port comes before the models: who asks meanwhile is told that they are being loaded.
+// Opens the port before the models load: early clients get the answer that the models are loading.
 Result<int> coordinate(const ServeOptions& options, const ClusterSettings& cluster,
                        const Preparation& prepared, MpiCluster* mpi) {
   RETURN_IF_ERROR(check_serve_options(options));
@@ -53,8 +53,7 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
                             .by_priority = cluster.models.scheduling_policy == "priority",
                             .outlives_targets = cluster.targets_join()});
   auto chat = load_chat_template(cluster.models.model, options.chat_template);
-  // Without one of its own a model only disappoints those who send messages; one that was named must be
-  // there.
+  // A missing template of the model is an error only for chats; a template given by name must exist.
   if (!options.chat_template.empty()) RETURN_IF_ERROR(chat.status().in("--chat-template"));
   ASSIGN_OR_RETURN(const auto api,
                    make_api(options, prepared, std::move(chat), std::move(api_keys), responses, engine));

@@ -12,16 +12,16 @@ class App;
 
 namespace outrider {
 
-// Sets what a server's defaults are where those of `generate` are others.
+// Also sets the defaults that differ from those of `generate`.
 void add_serve_options(CLI::App& app, ServeOptions& options);
 
-// What can be known to be wrong without opening a port or a model.
+// Checks of options that need neither a port nor a model.
 Status check_serve_options(const ServeOptions& options);
 // One key a line; none without a file.
 Result<std::vector<std::string>> read_api_keys(const std::string& file);
-// Whether only this machine reaches it.
+// Whether only this machine can reach the host.
 bool is_loopback(const std::string& host);
-// For standard error, where strangers may ask: the host is not this machine's own, and there is no key.
+// A warning if other machines can connect without a key; empty otherwise.
 std::string explain_exposure(const ServeOptions& options);
 
 // In one process, or as one rank of an mpirun. Returns the exit code of generate.h: kExitOk after SIGTERM or

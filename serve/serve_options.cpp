@@ -21,13 +21,13 @@ namespace {
 constexpr int kMaxDrainTimeout = 24 * 3600;
 constexpr size_t kMaxKeyBytes = 4096, kMaxKeys = 1000;
 
-// Whether it can be a header's value.
+// Whether it can be the value of a header.
 bool is_api_key(std::string_view key) {
   return !key.empty() && key.size() <= kMaxKeyBytes &&
          std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < '\x7f'; });
 }
 
-// A flag in seconds, for a time that is kept in milliseconds.
+// Adds a flag in seconds for a time in milliseconds.
 void add_seconds(CLI::App& app, const char* flag, std::chrono::milliseconds& time, const char* help) {
   app.add_option_function<double>(
          flag, [&time](double s) { time = std::chrono::milliseconds(static_cast<int64_t>(s * 1e3)); }, help)
@@ -158,7 +158,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_model_options(app, o.cluster);
   add_pool_options(app, o.cluster.pool);
   add_server_options(app, o);
-  o.defaults.temperature = 1;  // what clients of such an API expect
+  o.defaults.temperature = 1;  // the default of OpenAI's API
   add_sampling_options(app, o.defaults, o.generation_config);
   add_speculation_options(app, o.cluster.speculation, o.defaults.rule);
   add_speculative_config_option(app, o.cluster, o.defaults.rule);
@@ -173,7 +173,7 @@ Status check_serve_options(const ServeOptions& o) {
     return invalid_argument("--api-key must be visible ASCII characters without blanks");
   RETURN_IF_ERROR(TrustedProxies::parse(o.trusted_proxies).status());
   RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.defaults.rule));
-  // They are written at the end, perhaps in weeks.
+  // Reports are written at the end, perhaps after weeks, so their paths are checked now.
   if (!o.files.report.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.report).in("--report"));
   if (!o.files.trace.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.trace).in("--trace"));
   return {};

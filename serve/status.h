@@ -1,4 +1,4 @@
-// The page at / and the numbers behind it, for people who watch a server live.
+// The page at /, and its numbers, for people who watch a server live.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// A word for people and programs.
+// The state's name, for people and programs.
 const char* state_name(EngineState state);
 
 struct StatusContext {

@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-// Tasks of one srun that was not told of an MPI do not find each other: each of them is a run of its own.
+// Tasks of an srun without MPI support do not find each other: each task is a run of its own.
 int tasks_without_mpi() {
   const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
   return tasks ? std::atoi(tasks) : 1;

@@ -1,5 +1,5 @@
-// How every command that coordinates starts: in one process, with all roles as its threads, or as a rank of
-// an mpirun.
+// Starts every command that coordinates: in one process, with all roles as its threads, or as a rank of an
+// mpirun.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// The coordinator's side, from input to report: the exit code, or what went wrong. `mpi` is null in one
+// The coordinator's work, from input to report: returns the exit code, or an error. `mpi` is null in one
 // process.
 using CoordinatorSide =
     std::function<Result<int>(const ClusterSettings&, const Preparation&, MpiCluster* mpi)>;

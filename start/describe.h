@@ -1,4 +1,4 @@
-// A prepared run, in the words of those that read its requests and write its reports.
+// Describes a prepared run for readers of requests and writers of reports.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-// What readers of requests know of the prepared target; `prepared` and `chat` outlive it.
+// The prepared target as readers of requests see it; `prepared` and `chat` must outlive it.
 RequestModel request_model(const ModelSettings& models, const SpeculationSettings& speculation,
                            const Preparation& prepared, const Result<std::unique_ptr<ChatTemplate>>& chat);
 // For RequestModel::grammars, of --grammar-library. `prepared` outlives it.

@@ -1,4 +1,4 @@
-// --device: where models run, and which of several GPUs a worker takes.
+// --device: the device of models, and the GPU of each worker where there are several.
 #pragma once
 
 #include <optional>
@@ -14,9 +14,9 @@ struct DeviceChoice {
   std::optional<int> index;  // cuda:N; without it workers take the GPUs in turn
 };
 
-// "cpu", "cuda", "cuda:N", or "auto", which is cpu: a GPU is asked for by name.
+// "cpu", "cuda", "cuda:N", or "auto", which means cpu: GPUs must be requested by name.
 Result<DeviceChoice> parse_device(const std::string& text);
-// parse_device of what can be had. An error names --device and the remedy.
+// parse_device, and checks that the device exists. An error names --device and the remedy.
 Result<DeviceChoice> check_device(const std::string& text);
 // The GPUs of this machine that workers may take; 0 on the CPU.
 int gpus_for(const ModelSettings& models);

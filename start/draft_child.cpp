@@ -22,12 +22,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A child that dies at once is restarted at once, and then more and more rarely; a life this long forgives.
+// A child that dies early is restarted at once, then at growing intervals; a life this long resets the
+// interval.
 constexpr milliseconds kFirstPause{100}, kLongestPause{10'000}, kLongLife{30'000};
 constexpr milliseconds kLook{50};           // between two looks at the child and the line
-constexpr milliseconds kLeavingTime{3000};  // for a child that was told by the coordinator itself
+constexpr milliseconds kLeavingTime{3000};  // for a child that got a Shutdown from the coordinator
 
-// A file without a name, whose bytes only this process and its children see: /proc/self/fd/N. Keys travel in
+// A file without a name, visible only to this process and its children (/proc/self/fd/N). Keys are passed in
 // it.
 class SecretFile {
  public:
@@ -45,7 +46,7 @@ class SecretFile {
   const int fd_;
 };
 
-// What mpirun told this rank, and our own variables, mean nothing to the child.
+// The child does not inherit mpirun's variables of this rank, nor our own.
 std::vector<char*> child_environment() {
   std::vector<char*> kept;
   for (char** entry = environ; *entry; ++entry) {
@@ -80,7 +81,7 @@ class Child {
                     std::strerror(error)));
   }
   bool runs() const { return pid_ != 0; }
-  // The wait status of one that has ended.
+  // The wait status, if the child has ended.
   std::optional<int> ended() {
     int status = 0;
     if (pid_ == 0 || waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
@@ -115,7 +116,7 @@ class Supervisor {
       : child_(std::move(arguments)), line_(line) {}
 
   Status run() {
-    // So that the coordinator knows whom to tell of the end.
+    // The coordinator sends the end of the job to every peer it has heard from.
     RETURN_IF_ERROR(line_.send(kCoordinatorPeer, Heartbeat{}));
     RETURN_IF_ERROR(start());
     while (!told_to_leave(line_)) {

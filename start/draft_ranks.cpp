@@ -13,15 +13,15 @@
 namespace outrider {
 namespace {
 
-// What rank 0 has the others do next: a model is loaded and followed, or all is over.
+// Rank 0's decision for all ranks: load a model and follow, or end.
 bool goes_on(Collectives& group, bool leader_goes_on) {
   std::vector<std::byte> word{leader_goes_on ? std::byte{1} : std::byte{0}};
   group.broadcast_message(word, 0, 1);
   return word.at(0) != std::byte{0};
 }
 
-// Every rank's part, or an error on all of them: nobody waits for a rank that has none. The others may be
-// anywhere in their loading, on devices in operations of the group.
+// Every rank's part, or an error on all ranks: a rank without a part aborts the group, since the others may
+// wait for it in a collective of their loading.
 Result<std::unique_ptr<Model>> load_part(const RoleSettings& settings, const Preparation& prepared,
                                          RoleThreads threads, Collectives& group) {
   auto part = load_draft(settings, prepared, threads, group);
@@ -29,7 +29,7 @@ Result<std::unique_ptr<Model>> load_part(const RoleSettings& settings, const Pre
     group.abort();
     return part;
   }
-  group.meet();  // ranks do not load equally fast, and passes have a deadline
+  group.meet();  // ranks load at different speeds, and passes have a deadline
   warm_up(**part, group);
   return part;
 }
@@ -63,7 +63,7 @@ Status run_draft_follower(const RoleSettings& settings, const Preparation& prepa
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));
   }
-  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  if (!status.ok()) group.abort();  // so that the other ranks do not wait for a failed one
   return status;
 }
 

@@ -1,5 +1,5 @@
-// A draft model over several ranks of one draft worker. Rank 0 is the worker: it drafts, and alone is known
-// to the coordinator. The others hold their part of the model and do what it says.
+// A draft model over several ranks of one draft worker. Rank 0 is the worker: it drafts, and the coordinator
+// knows only it. The other ranks hold their part of the model and follow rank 0.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace outrider {
 
-// Rank 0's hold on the others, which wait for a model to load until it ends. One rank: a plain load_draft().
+// Rank 0's control of the other ranks, which wait for models to load until it ends. With one rank: a plain
+// load_draft().
 class DraftRanks {
  public:
   // Must all outlive it.
@@ -23,8 +24,8 @@ class DraftRanks {
   DraftRanks(const DraftRanks&) = delete;
   DraftRanks& operator=(const DraftRanks&) = delete;
 
-  // A model at a time, which must end before this does. Throws CollectiveError where a rank is gone, and the
-  // model's passes do.
+  // Loads one model at a time; it must be destroyed before this. Throws CollectiveError if a rank is gone,
+  // and so do the model's passes.
   Result<std::unique_ptr<Model>> load();
 
  private:
@@ -34,8 +35,8 @@ class DraftRanks {
   Collectives& group_;
 };
 
-// Ranks 1 and up, until rank 0 is at its end. An error, which ends the others too: this rank cannot go on, or
-// another one is gone.
+// Runs ranks 1 and up, until rank 0 ends. An error, which ends the other ranks too: this rank cannot go on,
+// or another one is gone.
 Status run_draft_follower(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                           Collectives& group);
 

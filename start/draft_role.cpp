@@ -24,7 +24,7 @@ Result<Pause> serve(DraftWorker worker, Transport& transport, const Lend& lend) 
   return worker.rest();
 }
 
-// One life of a worker, with its model. What it returns: how long it is to rest without one.
+// One life of a worker, with its model. Returns the pause for which it is unloaded.
 Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                         DraftRanks& ranks, Transport& transport, Loaded loaded, const Lend& lend) {
   DraftWorkerOptions worker_options{.info = prepared.draft_info,
@@ -79,7 +79,7 @@ Status run_draft_worker(const RoleSettings& settings, const Preparation& prepare
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));
   }
-  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  if (!status.ok()) group.abort();  // so that the other ranks do not wait for a failed one
   return report_failure(&transport, std::move(status));
 }
 

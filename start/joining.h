@@ -1,4 +1,4 @@
-// What every program needs that joins a run from elsewhere: where it is, keys, and patience.
+// Settings of programs that join a run from elsewhere: its address, keys, and retries.
 #pragma once
 
 #include <chrono>
@@ -10,19 +10,19 @@
 namespace outrider {
 
 struct JoinSettings {
-  std::string connect;                       // the endpoint that the run tells
+  std::string connect;                       // the endpoint that the run prints
   std::string curve_secret_key, server_key;  // files; both or none
-  int retry_for_s = 60;                      // seconds without a coordinator until it gives up
+  int retry_for_s = 60;                      // time without a coordinator until it gives up
 };
 
-// Each attempt is a new socket, so that a wrong address or a dead route is not held on to.
+// Each attempt uses a new socket, so that it does not stay with a wrong address or a dead route.
 constexpr std::chrono::milliseconds kJoiningConnectTimeout{1000};
 
 Result<ZmqOptions> joining_options(const JoinSettings& settings);
-// Of a connection or a life that ended: the next one would end in the same way.
+// Whether a retry is useless after this error of a connection or a life.
 bool is_final(const Status& status);
-// The pause before attempt n after a break, short at first, and up to a quarter more, so that those who join
-// do not come back together.
+// The pause before attempt n after a break, short at first. It includes a random part of up to a quarter, so
+// that workers do not return all at once.
 std::chrono::milliseconds pause_before(int attempt);
 
 }  // namespace outrider

@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-// None without --curve-secret-key. `flag`: of the file with those who may come in.
+// Empty without --curve-secret-key. `flag`: that of the file with the admitted keys.
 Result<std::optional<CurveKeys>> listener_keys(const PoolSettings& pool, const char* flag,
                                                const std::string& allowed_keys) {
   if (pool.curve_secret_key.empty()) return std::optional<CurveKeys>();
@@ -19,7 +19,7 @@ Result<std::optional<CurveKeys>> listener_keys(const PoolSettings& pool, const c
   if (!allowed.ok()) return allowed.status().in(flag);
   CurveKeys keys;
   keys.own = std::move(own).value();
-  // A file is read again for every worker that connects; a pipe can be read once.
+  // A regular file is read again for every worker that connects; a pipe is read once.
   std::error_code unknown;
   if (std::filesystem::is_regular_file(allowed_keys, unknown))
     keys.allowed_file = allowed_keys;
@@ -28,11 +28,11 @@ Result<std::optional<CurveKeys>> listener_keys(const PoolSettings& pool, const c
   return std::optional(std::move(keys));
 }
 
-// Keys from their files, and how much a worker may send.
+// Reads keys from their files, and sets limits on the bytes of a worker.
 Result<ZmqOptions> listener_options(const ClusterSettings& settings, const Preparation& prepared) {
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
   ZmqOptions zmq;
-  // The longest Open, and a Draft with a row of q for each token.
+  // Room for the longest Open, and for a Draft with a row of q for each token.
   constexpr int64_t kStateHeader = 16;
   const int64_t state_bytes = q.kind == QKind::kHidden ? prepared.draft->hidden_size + kStateHeader : 0;
   const int64_t row_bytes = q.kind == QKind::kDense
@@ -40,7 +40,7 @@ Result<ZmqOptions> listener_options(const ClusterSettings& settings, const Prepa
                                 : std::max<int64_t>(q.row_bytes(prepared.target.vocab_size), state_bytes);
   const int64_t q_bytes = kMaxSpeculativeTokens * row_bytes;
   zmq.max_message_bytes = (int64_t{1} << 20) + prepared.max_model_len * int64_t{sizeof(TokenId)} + q_bytes;
-  // Each sequence is drafted for by one worker at a time: this is several drafts of each.
+  // One worker at a time drafts for a sequence, so this allows several drafts of each.
   constexpr int64_t kDraftBytes = int64_t{16} << 10;  // without its q
   zmq.outside = OutsideLimits{.member_bytes = zmq.max_message_bytes +
                                               4 * settings.models.sequences() * (q_bytes + kDraftBytes)};
@@ -54,7 +54,7 @@ std::string key_flags(const PoolSettings& pool) {
              : " --curve-secret-key FILE --server-key " + pool.curve_secret_key + ".pub";
 }
 
-// Where others connect: a socket that is bound to every address has none of its own.
+// The address for others: a socket that is bound to every address has no single one.
 std::string for_others(const std::string& endpoint) {
   for (const std::string_view any : {"tcp://0.0.0.0:", "tcp://[::]:"}) {
     if (!endpoint.starts_with(any)) continue;
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Transport>> open(const ClusterSettings& settings, const P
   return end;
 }
 
-// The targets' door comes first: what joins there is a part of the job.
+// The targets' endpoint comes first, since target groups are a part of the job.
 Result<std::unique_ptr<Transport>> open_to_targets(const ClusterSettings& settings,
                                                    const Preparation& prepared, InprocHub& inside) {
   const PoolSettings& pool = settings.pool;

@@ -1,4 +1,4 @@
-// The doors of a run: the endpoint where draft workers may join (--listen), and that of target groups
+// The outside endpoints of a run: that of draft workers (--listen), and that of target groups
 // (--listen-targets).
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace outrider {
 
-// The coordinator's end of the roles inside and of those that come to that endpoint, in one. Tells the
-// address on standard error, also when --quiet: with port * nobody could know otherwise.
+// The coordinator's single end for the inside roles and for peers that connect to the endpoint. Prints the
+// address to standard error, even with --quiet: with port * there is no other way to learn it.
 Result<std::unique_ptr<Transport>> open_to_others(const ClusterSettings& settings,
                                                   const Preparation& prepared, InprocHub& inside);
 Result<std::unique_ptr<Transport>> open_to_others(const ClusterSettings& settings,

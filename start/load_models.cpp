@@ -52,7 +52,7 @@ float warm_up(Model& model, Collectives& group) {
   constexpr size_t kManyRows = 5;  // a usual draft and one more
   constexpr size_t kTurns = 10;
   constexpr Nanoseconds kEnough = 20'000'000;      // a longer pass varies little: one turn will do
-  constexpr Nanoseconds kTooLong = 2'000'000'000;  // nobody waits for more of these
+  constexpr Nanoseconds kTooLong = 2'000'000'000;  // after such a pass no further one is timed
   const std::vector<TokenId> tokens(kManyRows, TokenId(0));
   const KvHandle sequence = model.kv().create();
   const auto pass = [&](size_t rows) {
@@ -99,7 +99,7 @@ Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation
   model_opts.max_logit_rows = kMaxRowsPerStep;
   if (settings.models.exits_early()) {
     model_opts.exit_layer = settings.models.exit_layer;
-    // Ranks draw on the host, from the logits of all.
+    // Several ranks draw on the host, from the logits of all ranks.
     if (group.size() == 1) model_opts.run_sequences = settings.models.max_num_seqs;
   }
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
@@ -131,7 +131,7 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{sequences});
   const int64_t outcomes =
       settings.speculation.pipeline == "lockstep" ? 0 : settings.speculation.fanout_budget;
-  // Ranks draw on the host, from the logits of all.
+  // Several ranks draw on the host, from the logits of all ranks.
   if (group.size() == 1) model_opts.run_sequences = runs_at_a_time(sequences, outcomes);
   int64_t branching = outcomes > 0 ? kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens) : 0;
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
@@ -172,7 +172,7 @@ Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Prep
                    parse_weight_format("--draft-weight-format", models.draft_weight_format));
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
   const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
-  // What it looked behind may have found better nodes since then.
+  // Nodes whose children were computed may have been replaced by better ones since.
   const int64_t looked = tree.shape.is_chain() ? 0 : 2 * most_nodes(tree.shape, kMaxTreeNodes);
   auto head = Head::load(models.draft_model, models.model,
                          {.kind = *models.head(),

@@ -1,4 +1,4 @@
-// Loads what the roles of a run compute with.
+// Loads the models of a run's roles.
 #pragma once
 
 #include <functional>
@@ -17,15 +17,15 @@
 namespace outrider {
 
 inline constexpr int32_t kMaxRowsPerStep = 512;    // of a pass of the target
-inline constexpr int64_t kDraftPrefillRows = 256;  // of a pass that reads a prompt, of a draft model or head
+inline constexpr int64_t kDraftPrefillRows = 256;  // of a pass with a prefill, of a draft model or head
 
-// How many devices the target takes; those of draft workers follow.
+// The number of devices of the target; those of draft workers follow.
 int target_ranks(const ModelSettings& models);
 
-// On the host the first passes of a small model take up to six times as long as later ones: memory is touched
-// for the first time, threads and caches are cold. That would be in the first answer's time, and in what the
-// draft length policy takes a pass to cost. So some are made before a role says that it is ready. All ranks
-// make the same passes. What they tell is Hello::row_price, by the slowest rank.
+// Runs passes before a role reports that it is ready. On the host the first passes of a small model take up
+// to six times as long as later ones, because memory, threads and caches are cold. That would slow the first
+// answer, and distort the pass times of the draft length policy. All ranks make the same passes. Returns
+// Hello::row_price, by the slowest rank.
 float warm_up(Model& model, Collectives& group);
 
 struct LoadedTarget {
@@ -33,24 +33,24 @@ struct LoadedTarget {
   float row_price = kUnknownPrice;
 };
 
-// This rank's shard of the target, of the target group with this number, when all ranks have theirs; and the
-// draft model, or this rank's shard of it (draft_ranks.h), which is warmed up if there is but one.
+// Loads this rank's shard of the target, in this target group, once all ranks have theirs; and the draft
+// model, or this rank's shard of it (draft_ranks.h), which is warmed up if there is only one.
 Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation& prepared,
                                  RoleThreads threads, Collectives& group, int target_group = 0);
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
                                           RoleThreads threads, Collectives& group);
 
-// With --q-format hidden the draft model's output head, the rows of these ids; else null.
+// With --q-format hidden: the rows for `ids` of the draft model's output head; else null.
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
                                                          RoleThreads threads);
 
-// Tells on standard error what a device is asked for.
+// Prints on standard error what is placed on a device.
 std::function<void(const std::string&)> placed(const char* role, bool quiet);
-// Where a head, or its part beside the target, computes: on the device of the leader of this target group,
-// or, without `target`, of the draft worker.
+// The compute of a head, or of its part beside the target: on the device of this target group's leader, or,
+// if `target` is null, of the draft worker.
 Result<std::shared_ptr<HeadCompute>> head_compute(const RoleSettings& settings, RoleThreads threads,
                                                   Model* target, int target_group = 0);
-// The head of --drafter eagle3 and its like, wherever it drafts, for so many sequences.
+// The head of --drafter eagle3 and similar ones, for `sequences` sequences, in either of its places.
 Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
                                         int32_t sequences, std::shared_ptr<HeadCompute> compute);
 

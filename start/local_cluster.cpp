@@ -26,7 +26,7 @@ std::vector<std::unique_ptr<Collectives>> make_group(int ranks) {
   return group;
 }
 
-// An exception of a loading thread is an error like others.
+// Turns an exception of a loading thread into an error.
 template <class Load>
 auto guarded(Load load) -> decltype(load()) {
   try {
@@ -36,7 +36,7 @@ auto guarded(Load load) -> decltype(load()) {
   }
 }
 
-// One for all roles, whatever their ids.
+// One head for all roles, with all ids.
 Result<std::shared_ptr<const DraftHead>> load_whole_head(const RoleSettings& settings,
                                                          const Preparation& prepared) {
   return load_draft_head(settings, {0, prepared.target.vocab_size},
@@ -58,7 +58,7 @@ Result<LocalModels> LocalModels::load(const RoleSettings& settings, const Prepar
       set_thread_role(fmt::format("target/{}", i - 1));
       loaded[index] =
           guarded([&] { return load_target(settings, prepared, target_threads(settings.models), rank); });
-      if (!loaded[index]->ok()) rank.abort();  // nobody waits for a rank that is gone
+      if (!loaded[index]->ok()) rank.abort();  // so that the other ranks do not wait for a failed one
     } else if (settings.models.uses_draft_model() && settings.models.draft_tensor_parallel_size == 1) {
       draft = guarded(
           [&] { return load_draft(settings, prepared, draft_threads(settings.models), *models.single); });
@@ -81,8 +81,8 @@ LocalCluster::LocalCluster(const ClusterSettings& settings, const Preparation& p
 
 LocalCluster::~LocalCluster() { threads_.clear(); }
 
-// A role without a thread: those of its group do not wait for it. What was started leaves when the
-// coordinator's end goes.
+// Starts a role's thread. If that fails, the ranks of its group are aborted, so that they do not wait for it.
+// Started roles leave when the coordinator's end is destroyed.
 Status LocalCluster::start_role(std::function<void()> role) {
   try {
     threads_.push_back(start_thread(std::move(role)));

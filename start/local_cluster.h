@@ -1,4 +1,4 @@
-// Every role as a thread of this process, joined by in-memory queues; neither MPI nor ZeroMQ is touched.
+// Runs every role as a thread of this process, connected by in-memory queues; uses neither MPI nor ZeroMQ.
 #pragma once
 
 #include <functional>
@@ -11,42 +11,42 @@
 
 namespace outrider {
 
-// Models that outlive a cluster, for programs that run several of them, of one target group.
+// Models that outlive a cluster, for programs that run several clusters of one target group.
 struct LocalModels {
   std::vector<std::unique_ptr<Collectives>> group;
   std::vector<std::unique_ptr<Model>> target;  // by tp_rank
-  float row_price = kUnknownPrice;             // LoadedTarget's
+  float row_price = kUnknownPrice;             // see LoadedTarget
   std::unique_ptr<Collectives> single;
   std::unique_ptr<Model> draft;           // with --draft-model, on one rank
   std::shared_ptr<const DraftHead> head;  // with --q-format hidden
 
-  // All at the same time, with the threads they will have in a cluster.
+  // Loads all models at the same time, with the threads they will have in a cluster.
   static Result<LocalModels> load(const RoleSettings& settings, const Preparation& prepared);
 };
 
 class LocalCluster {
  public:
-  // Every role loads its own model, unless `models` has it; these must outlive the cluster.
+  // Every role loads its own model, unless `models` contains it; all arguments must outlive the cluster.
   LocalCluster(const ClusterSettings& settings, const Preparation& prepared, LocalModels* models = nullptr);
-  ~LocalCluster();  // every role was told to leave before
+  ~LocalCluster();  // every role must have been shut down before
 
   std::unique_ptr<Transport> coordinator_end() { return hub_->coordinator_end(); }
-  // The coordinator's end, with a door where draft workers may join (--listen), if that was asked for.
+  // The coordinator's end, with an endpoint for draft workers (--listen) if requested.
   Result<std::unique_ptr<Transport>> listening_end();
-  // An error: end the coordinator's end, so that the roles that were started leave.
+  // After an error destroy the coordinator's end, so that the started roles leave.
   Status start_target();   // all its groups
-  Status start_drafter();  // once for each
-  // All at once: the target groups, unless they join (--listen-targets), so many drafters, and the end that
-  // joins them; `listens`: the listening one.
+  Status start_drafter();  // call once for each drafter
+  // Starts everything: the target groups, unless they join (--listen-targets), `drafters` drafters, and the
+  // coordinator's end; `listens`: the listening end.
   Result<std::unique_ptr<Transport>> start(int drafters, bool listens);
-  // The first role that failed, if any.
+  // The error of the first role that failed, if any.
   Status error() const;
 
  private:
   void note(const Status& status);
   Status start_role(std::function<void()> role);
-  // A target alone shares the coordinator's thread, which has nothing to do while it verifies; so does the
-  // drafter where it never works at the same time. Null: a thread of its own.
+  // A single target shares the coordinator's thread, which is idle during its passes; so does the drafter
+  // where it never works at the same time. Null: a thread of its own.
   Lend lend(Role role) const;
 
   const ClusterSettings& settings_;

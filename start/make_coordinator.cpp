@@ -56,7 +56,7 @@ Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& set
 Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared) {
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
   ProtocolOptions protocol;
-  if (settings.speculation.emulate_link.empty()) protocol.process = this_process();  // else all are far
+  if (settings.speculation.emulate_link.empty()) protocol.process = this_process();  // else all are far away
   protocol.max_num_seqs = settings.models.max_num_seqs;
   protocol.target_groups = settings.models.data_parallel_size;
   protocol.by_priority = settings.models.scheduling_policy == "priority";
@@ -66,7 +66,7 @@ Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const 
     protocol.target_fingerprint = prepared.target_info.fingerprint;
     protocol.target_timeout = std::chrono::seconds(settings.pool.target_timeout_s);
   }
-  protocol.max_queued = 1 << 20;  // the requests of a file are read and checked before the first one runs
+  protocol.max_queued = 1 << 20;  // all requests of a file are read and checked before the first one runs
   protocol.max_queued_tokens = int64_t{1} << 40;
   protocol.target_join_timeout = std::chrono::seconds(settings.models.startup_timeout_s);
   protocol.max_rows_per_step = kMaxRowsPerStep;

@@ -13,11 +13,11 @@ namespace outrider {
 
 using ErrorOf = std::function<Status()>;
 // Peers load their models first, which may take minutes; a role that fails says so through `error`. Unless
-// `quiet`, standard error is told now and then who is waited for.
+// `quiet`, the missing peers are printed to standard error now and then.
 Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
                         const ErrorOf& error, bool quiet = true);
 
-// Behind --emulate-link, if that was asked for. `prepared` must outlive it.
+// Behind --emulate-link, if requested. `prepared` must outlive it.
 Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& settings,
                                                       const Preparation& prepared,
                                                       std::unique_ptr<Transport> transport,

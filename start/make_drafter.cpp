@@ -6,7 +6,8 @@
 namespace outrider {
 namespace {
 
-// Of its own text alone: what other requests said is nobody's to learn from how fast a draft came.
+// Looks at the sequence's own text only: otherwise the speed of drafts would reveal the texts of other
+// requests.
 std::shared_ptr<TextGuesser> make_guesser(const std::string& kind) {
   if (kind == "ngram") return make_ngram_guesser({});
   if (kind == "suffix") return make_suffix_guesser({.history_tokens = 0});

@@ -21,7 +21,7 @@ namespace outrider {
 namespace {
 
 constexpr size_t kSampledBytes = 256;      // at either end of a tensor
-constexpr size_t kGgufKeysSampled = 4096;  // what stands in for config.json comes first
+constexpr size_t kGgufKeysSampled = 4096;  // they replace config.json and come first
 constexpr size_t kChunkBytes = size_t{4} << 20;
 
 uint64_t add(uint64_t hash, std::span<const std::byte> bytes) {
@@ -39,7 +39,7 @@ uint64_t add_shape(uint64_t hash, const TensorInfo& tensor) {
   return hash;
 }
 
-// A piece of a tensor or file; `place` says of which and where.
+// A piece of a tensor or file; `place` identifies it and its position.
 struct Chunk {
   std::span<const std::byte> bytes;
   uint64_t place = 0;
@@ -95,8 +95,8 @@ uint64_t fingerprint_of_config(const std::filesystem::path& directory) {
   return is_gguf_path(directory) ? 0 : hash_of_file(0, directory / "config.json");
 }
 
-// Without the device, whose number hosts that share a file system choose themselves. Nothing but a change of
-// the file sets st_ctim.
+// Does not use the device number, which every host of a shared file system chooses itself. st_ctim changes
+// only with the file.
 Result<uint64_t> identity_of_weights(const std::filesystem::path& directory) {
   std::set<std::string> paths;
   if (is_gguf_path(directory)) {

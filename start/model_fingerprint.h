@@ -1,4 +1,4 @@
-// Tells models apart. Against mistakes and broken copies, not against attackers.
+// Fingerprints of models. They detect mistakes and damaged copies, not attacks.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace outrider {
 
-// Covers config.json, and every tensor's name, type, shape, first and last bytes: without reading the
-// weights, it says which model a drafter or the results of a run are of. `salt`: what else decides the bits.
+// Covers config.json, and every tensor's name, type, shape, first and last bytes. Identifies the model of a
+// drafter or of results without reading all weights. `salt`: everything else that decides the bits.
 Result<uint64_t> fingerprint_of_model(const std::filesystem::path& directory, uint64_t salt);
 
-// The names, types and shapes of all tensors: what the sizes of buffers follow from.
+// Covers the names, types and shapes of all tensors, which determine the sizes of buffers.
 Result<uint64_t> fingerprint_of_shapes(const std::filesystem::path& directory);
-// config.json as it is; of a GGUF file 0, because its configuration is a part of weights_sum().
+// Covers config.json; of a GGUF file 0, because its configuration is a part of weights_sum().
 uint64_t fingerprint_of_config(const std::filesystem::path& directory);
 
-// Which files they are: inode, size and times of change of each file with weights. Equal ones are the same
-// files, on one host or on several that share a file system; a copy has others.
+// Identifies the files: inode, size and times of change of each file with weights. Equal values mean the same
+// files, on one host or on several that share a file system; a copy differs.
 Result<uint64_t> identity_of_weights(const std::filesystem::path& directory);
 
 // Hashes the `part`-th of `parts` shares of a model's tensors. The sum over all shares, modulo 2^64, covers
-// every byte of every tensor, in all files of a split GGUF model. Reads with `threads` threads, and gives the
-// pages back.
+// every byte of every tensor, in all files of a split GGUF model. Reads with `threads` threads, and releases
+// the pages.
 Result<uint64_t> weights_sum(const std::filesystem::path& directory, int part, int parts, int threads);
 
 // Covers every byte of the weights, config.json and `salt`.

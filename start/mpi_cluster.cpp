@@ -26,32 +26,31 @@
 namespace outrider {
 namespace {
 
-constexpr std::chrono::minutes kReadingTime{10};  // the coordinator reads its prompts while the others wait
+constexpr std::chrono::minutes kReadingTime{10};  // other ranks wait while the coordinator reads prompts
 
-// Collective, and every rank's first step, whatever its command line says.
+// Collective, and the first step of every rank, whatever its command line.
 std::unique_ptr<Collectives> everybody(const MpiSession& session) {
   return make_mpi_collectives(session.world().duplicate(), Waiting::kYield, {.timeout = kReadingTime});
 }
 
-// What everybody agreed on is printed by one rank, and returned by all: mpirun passes on the first code it
-// sees.
+// All ranks return the agreed code and one prints it: mpirun passes on the first code it sees.
 int fail(const Status& status, bool print) {
   if (print) tell_error(status.message());
   return exit_code_of(status);
 }
 
-// mpirun ends every rank as soon as one fails, so the coordinator first gets the time to tell its requests.
+// mpirun ends every rank as soon as one fails, so the coordinator first gets time to finish its requests.
 [[noreturn]] void end_job(const std::string& reason) {
   tell_error(thread_role() + ": " + reason);
   std::this_thread::sleep_for(std::chrono::seconds(2));
   MpiSession::abort_job(kExitRuntime);
 }
 
-// Whether ranks may come to their end before the job does, without ending it.
+// Whether ranks may end before the job without ending it.
 bool may_lose_ranks(const Topology& topology) { return topology.groups() > 1 || topology.draft_width() > 1; }
 
-// Collective. Ranks of a target group or of a draft worker that was lost come here early, and wait for the
-// coordinator as long as the others work.
+// Collective. Ranks of a lost target group or draft worker come here early, and wait for the coordinator as
+// long as the other ranks work.
 void end_together(Collectives& closing, const RankContext& rank) {
   std::vector<std::byte> nothing;
   if (may_lose_ranks(rank.topology))
@@ -64,9 +63,9 @@ struct Cores {
   int quota = 0;
 };
 
-// Collective. How many of its cores a rank may count on: those of its affinity mask, shared with the target
-// ranks of its host whose masks overlap. Draft and target take turns, so a draft rank takes nothing away;
-// those of a draft worker of several share with each other.
+// Collective. The number of cores for a rank: those of its affinity mask, shared with the target ranks of its
+// host whose masks overlap. Draft and target take turns, so a draft rank takes no share; ranks of one draft
+// worker share with each other.
 int share_of_cores(Collectives& world, const RankContext& rank) {
   Cores mine{.allowed = {}, .quota = quota_cores()};
   CPU_ZERO(&mine.allowed);
@@ -87,7 +86,7 @@ int share_of_cores(Collectives& world, const RankContext& rank) {
   return std::max(1, std::min(bound, mine.quota / std::max(1, on_host)));
 }
 
-// The same among ranks that all compute, those of one host.
+// The same for ranks of one host that all compute at the same time.
 int share_of_cores(Collectives& host) {
   Cores mine{.allowed = {}, .quota = quota_cores()};
   CPU_ZERO(&mine.allowed);
@@ -143,7 +142,7 @@ class BorrowedTransport final : public Transport {
   Transport& transport_;
 };
 
-// A rank of a draft worker of several: no child, because ranks need MPI.
+// A draft worker of several ranks: not in a child process, because its ranks need MPI.
 Status run_draft_rank(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank,
                       RoleThreads threads) {
   set_thread_role(fmt::format("draft/{}.{}", rank.self.group, rank.self.draft_rank));
@@ -164,9 +163,9 @@ Status look_after_drafter(const ClusterSettings& settings, const Preparation& pr
   return supervise_draft_child(settings, child, *rank.transport);
 }
 
-// Collective over the target group: where dense rows of q come in, each rank's slice at its own door, and
-// where workers with a head are told of rows that come from the leader's GPU. An emulated link is the
-// coordinator's, so there everything passes it.
+// Collective over the target group. Opens the endpoints for dense rows of q, one for each rank's slice, and
+// for announcements of hidden states from the leader's GPU to workers with a head. An emulated link applies
+// to the coordinator's connections, so with one everything goes through the coordinator.
 OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank) {
   const auto q = parse_q_format(settings.speculation.q_format);
   const bool is_dense = q.ok() && q->kind == QKind::kDense;
@@ -176,7 +175,7 @@ OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& pre
       !settings.speculation.emulate_link.empty() || (!rank.one_host && rank.host.empty()))
     return {};
   constexpr int64_t kHeaders = 4096;
-  constexpr int kMostTransfers = 64;  // of states, announced to a worker that has not looked
+  constexpr int kMostTransfers = 64;  // of hidden states, announced to a worker that has not polled
   const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
   return open_slice_doors(
       *rank.collectives,
@@ -188,8 +187,8 @@ OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& pre
        .gpu = linkable_gpu(device_of_worker(settings.models, rank.collectives->rank()))});
 }
 
-// A target group that others can stand in for, and a draft worker of several ranks that could work once, are
-// lost without the job.
+// Whether the job survives this failure: other groups replace a target group, and a draft worker of several
+// ranks may be lost once it has worked.
 bool is_spared(const Status& status, const RankContext& rank) {
   if (rank.self.role == Role::kTarget) return rank.topology.groups() > 1;
   return rank.topology.draft_width() > 1 && exit_code_of(status) == kExitRuntime;
@@ -209,8 +208,7 @@ Result<Preparation> prepare_rank(const ClusterSettings& settings, RankContext& r
   return prepared;
 }
 
-// Launchers leave their variables also to an MPI that does not speak with them, and then every process finds
-// itself alone.
+// A launcher may use another MPI than this program's; then every process would be alone in its own job.
 Status check_launcher(const MpiSession& session) {
   const int started = MpiSession::launched_size().value_or(1), seen = session.world().size();
   if (started == seen) return {};
@@ -228,10 +226,10 @@ Result<RankSetup> setup_of(const ClusterSettings& settings, const Preparation& p
   if (rank.self.role == Role::kDraft && rank.topology.draft_width() > 1)
     return draft_setup(settings, prepared, fmt::format("draft worker {}", rank.self.group), name);
   if (rank.self.role == Role::kCoordinator) return coordinator_setup(settings, name);
-  return RankSetup();  // its process compares with nobody
+  return RankSetup();  // its process has nothing to compare
 }
 
-// Collective. What the rank prepared, if it fits what the others did.
+// Collective. The rank's preparation, if it agrees with the other ranks'.
 Result<Preparation> prepare_alike(Collectives& world, const ClusterSettings& settings, RankContext& rank,
                                   RoleThreads threads) {
   auto prepared = prepare_rank(settings, rank);
@@ -249,7 +247,7 @@ Result<Preparation> prepare_alike(Collectives& world, const ClusterSettings& set
 struct MpiCluster::State {
   Collectives& world;
   RankContext& rank;
-  // kRefused: another rank cannot start, and all know. kRunning: all have input they can work with.
+  // kRefused: some rank cannot start, and all ranks know. kRunning: all ranks have valid input.
   enum class Phase { kPreparing, kRefused, kRunning } phase = Phase::kPreparing;
 };
 
@@ -278,7 +276,7 @@ int MpiCluster::leave(const std::string& out, const std::string& error, int code
   const MpiSession session;
   if (!check_launcher(session).ok() && !is_first()) return code;
   const auto world = everybody(session);
-  // Rank 0 may have to tell it for us, as a part of its own message.
+  // Rank 0 may have to print the error for this rank, as a part of its own message.
   constexpr std::string_view kPrefix = "outrider: ";
   std::string_view reason = error;
   if (reason.starts_with(kPrefix)) reason.remove_prefix(kPrefix.size());
@@ -373,7 +371,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
       end_together(*closing, rank);
     }
     if (state.phase != State::Phase::kPreparing) return code;
-    // It has told what is wrong with its input; everybody goes home.
+    // The coordinator has reported the error in its input; all ranks end.
     const auto kind = code == kExitRuntime ? StatusCode::kUnavailable : StatusCode::kInvalidArgument;
     const Status agreed = agree(*world, prepared.ok() ? Status(kind, "") : prepared.status());
     return prepared.ok() ? code : fail(agreed, true);

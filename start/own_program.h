@@ -1,11 +1,11 @@
-// What this program's children are started from.
+// The executable for this program's children.
 #pragma once
 
 #include <string>
 
 namespace outrider {
 
-// /proc/self/exe; or, where a loader was told which program to run (ld.so --argv0 NAME PROGRAM), that NAME.
+// /proc/self/exe; or, after ld.so --argv0 NAME PROGRAM, that NAME.
 std::string own_program();
 
 }  // namespace outrider

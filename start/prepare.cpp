@@ -36,8 +36,8 @@ std::string some_of(const std::vector<std::string_view>& names) {
   return text;
 }
 
-// The weights are opened and looked over here too, so that a missing shard is told before anything starts. A
-// module of multi-token prediction among them is for a head, and is told if it `is_idle`.
+// Opens and checks the weights here too, so that a missing shard is reported before anything starts. A module
+// of multi-token prediction is meant for a head; `is_idle`: it will not be used, which is a warning.
 Status check_weights(const std::string& directory, const ModelConfig& config, const std::string& model,
                      bool is_idle, std::vector<std::string>& warnings) {
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
@@ -66,7 +66,7 @@ Result<ModelConfig> read_config(const std::string& flag, const std::string& dire
   const std::string model = fmt::format("{} {}", flag, directory);
   auto config = read_model_config(directory);
   if (!config.ok()) return config.status().in(model);
-  std::error_code none;  // a directory that is not there is told elsewhere
+  std::error_code none;  // a missing directory is reported elsewhere
   const bool drafts =
       models.head() == HeadKind::kMtp && std::filesystem::equivalent(models.draft_model, directory, none);
   const bool is_idle = flag == "--model" && !drafts;
@@ -81,8 +81,8 @@ Result<std::unique_ptr<Tokenizer>> read_tokenizer(const std::string& flag, const
   return tokenizer;
 }
 
-// What drafts: --draft-model, or a drafter that looks at text alone. Texts get no longer than
-// p.max_model_len. Null: the drafter has no vocabulary of its own.
+// Reads the drafter: --draft-model, or a drafter that uses the text alone. Reduces p.max_model_len to its
+// limit. Null: the drafter has no vocabulary of its own.
 Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Preparation& p) {
   p.draft_info = {.name = models.drafter,
                   .vocab_size = 0,
@@ -207,7 +207,7 @@ Result<Preparation> prepare(const RoleSettings& settings) {
   return p;
 }
 
-// What it is computed with has a name of its own (ModelInfo::isa).
+// Fingerprints the target with its numerics. The instruction set is compared separately (ModelInfo::isa).
 Status identify_target(const RoleSettings& settings, Preparation& prepared) {
   const ModelSettings& models = settings.models;
   const uint64_t numerics = fingerprint_of_text(

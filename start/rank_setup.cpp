@@ -111,13 +111,13 @@ const Known::Weights* weights_of(const Known& known, const std::string& flag) {
   return nullptr;
 }
 
-// What one rank adds to the sum over a model's bytes, which ranks of a host that have the same files share.
+// One rank's part of the sum over a model's bytes; ranks of a host with the same files share the work.
 struct Share {
   uint64_t sum = 0;
   bool failed = false;
 };
 
-// Whose files `mine` are, too: ranks of this host.
+// The ranks of this host that have the same files as `mine`.
 std::vector<size_t> sharers(const std::vector<Known>& all, const Known& mine, const std::string& flag) {
   std::vector<size_t> found;
   const Known::Weights* const own = weights_of(mine, flag);

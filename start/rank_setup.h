@@ -1,6 +1,6 @@
-// Ranks of one job compare what decides a text or the size of a buffer before any of them loads a model:
-// files on several hosts may differ, and so may flags and variables. A difference that only the passes meet
-// is a text that no model writes, or a crash.
+// Ranks of one job compare everything that decides a text or the size of a buffer before they load a model:
+// files on several hosts may differ, and so may flags and variables. An undetected difference would show only
+// in the passes, as a text that no model writes, or as a crash.
 #pragma once
 
 #include <filesystem>
@@ -19,8 +19,8 @@ struct SetupFact {
   std::string value;
 };
 
-// The settings and weights of one rank. Facts of ranks with the same `ranks` are compared with each other; an
-// empty name is compared with no other rank.
+// The settings and weights of one rank. Facts of ranks with the same `ranks` are compared; an empty name is
+// not compared.
 struct RankSetup {
   std::string ranks;  // "target ranks"
   std::string name;   // "rank 1"
@@ -29,20 +29,22 @@ struct RankSetup {
     std::string flag;
     std::filesystem::path directory;
   };
-  std::vector<Weights> weights;  // whose every byte is compared, unless the files are the same ones
+  std::vector<Weights> weights;  // compared in full, unless the files are the same
 };
 
 std::string this_host();
 
-// Of a rank that computes with the target, of any group; and of the coordinator, which only plans for it.
+// The setup of a rank that computes with the target, in any group; and of the coordinator, which only plans
+// for it.
 Result<RankSetup> target_setup(const RoleSettings& settings, const Preparation& prepared, std::string name);
 Result<RankSetup> coordinator_setup(const RoleSettings& settings, std::string name);
-// Of a rank that computes with the draft model of a worker that is called `worker`.
+// The setup of a rank of the draft worker `worker`.
 Result<RankSetup> draft_setup(const RoleSettings& settings, const Preparation& prepared,
                               const std::string& worker, std::string name);
 
-// Collective over `world`. An error, the same on every rank that could read its files, names what differs and
-// the ranks. A rank without `mine`, whose own error is known elsewhere, takes part and is not compared.
+// Collective over `world`. An error, the same on every rank that could read its files, names the difference
+// and the ranks. A rank without `mine`, whose own error is reported elsewhere, takes part and is not
+// compared.
 Status compare_setups(Collectives& world, const RankSetup& mine, int threads);
 
 }  // namespace outrider

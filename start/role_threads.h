@@ -1,5 +1,5 @@
-// How many threads a role computes with, wherever it starts: one rule for the threads of a process, the ranks
-// of mpirun, their draft children and workers that join.
+// The number of threads of a role, wherever it starts: one rule for the threads of a process, the ranks of
+// mpirun, their draft children and workers that join.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace outrider {
 
-// How the threads of one process are shared out.
+// The threads of one process.
 struct RoleThreads {
-  int count = 1;  // at most
+  int count = 1;  // at most this many
   bool spin = false;
-  int cores = 0;  // that it may count on, where other processes have theirs among them, too; 0: not known
-  int64_t bytes_each = ModelOptions().bytes_per_thread;  // weights that make a thread worth waking
+  int cores = 0;  // cores for its use, shared with other processes that count on theirs; 0: unknown
+  int64_t bytes_each = ModelOptions().bytes_per_thread;  // weights that are worth one thread
 
-  // What a model of so many bytes uses (ThreadPool).
+  // The number of threads for a model with this many bytes of weights (ThreadPool).
   int of(int64_t weight_bytes) const;
 };
 
-// `asked`: --threads of the process, which is taken at its word as far as a thread has anything to read; 0:
-// as many of the cores that it may count on as the weights are worth.
+// `asked`: --threads of the process, capped at one thread for each `bytes_each` of weights. 0: as many as
+// `cores`, with the same cap.
 RoleThreads role_threads(int asked, int cores);
 
 // The threads of roles that share one process; `draft_asked`: --draft-threads, of all ranks of a drafter.
@@ -29,8 +29,8 @@ struct LocalThreads {
 };
 LocalThreads local_threads(int asked, int draft_asked, int ranks, int cores, int draft_ranks = 1);
 
-// The threads of a draft worker in a process of its own that sees `usable` cores; `told`: those it was told
-// to count on, 0: all.
+// The threads of a draft worker in a process of its own with `usable` cores; `told`: the cores it was
+// assigned, 0: all.
 RoleThreads worker_threads(int asked, int told, int usable);
 
 }  // namespace outrider

@@ -9,7 +9,7 @@ namespace outrider {
 namespace {
 
 constexpr int32_t kRows = 16;  // of a slot; longer drafts take the sockets
-// Of states: a round has few, a chunk of a prompt several slots.
+// Slots for hidden states: a round has few rows, a chunk of a prompt takes several slots.
 constexpr int32_t kStateRows = 32, kStateSlots = 24;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Dense rows of q and rows of states from device to device (comm/row_link.h): who can, and the ends of links
-// of a run's roles.
+// Sends dense rows of q and hidden states from device to device (comm/row_link.h): checks whether it is
+// possible, and makes the ends of links for a run's roles.
 #pragma once
 
 #include <string>
@@ -10,22 +10,23 @@
 
 namespace outrider {
 
-// For SliceDoor: the GPU that a role runs on, by which rows can come and go; empty: none, or no NCCL.
+// For SliceDoor: the GPU of a role, if rows can be sent from it and to it; empty: no GPU, or no NCCL.
 std::string linkable_gpu(const Device& device);
 
-// NCCL wants every end on a GPU of its own. Of target ranks alone, and with a draft worker on `gpu`.
+// Whether every end has a GPU of its own, which NCCL requires: among target ranks, and with a draft worker on
+// `gpu`.
 bool ranks_have_links(const SliceDoors& doors);
 bool may_link(const SliceDoors& doors, const std::string& gpu);
-// All on the host of `gpu`: NCCL encrypts nothing.
+// Whether all ends are on the host of `gpu`, which is required because NCCL does not encrypt.
 bool on_one_host(const SliceDoors& doors, const std::string& gpu);
 
-// The end of target rank `rank`, or, with -1, of a draft worker, for `drafts` at a time.
+// The end of target rank `rank`, or with -1 of a draft worker, for `drafts` drafts at a time.
 Result<RowLinks> make_links(const Device& device, const SliceDoors& doors, int64_t vocab_size, int rank,
                             int drafts);
 
-// Rows of states of so many numbers go from the leader's GPU to that of a draft worker on `gpu`.
+// Whether hidden states of this width may go from the leader's GPU to that of a draft worker on `gpu`.
 bool may_link_states(const SliceDoors& doors, const std::string& gpu);
-// The end of the leader, or that of a worker with a head for so many sequences.
+// The leader's end, and the end of a worker with a head for `sequences` sequences.
 Result<RowLinks> make_state_sender(const Device& device, int64_t width);
 Result<RowLinks> make_state_receiver(const Device& device, int64_t width, int sequences);
 

@@ -1,4 +1,4 @@
-// What the values of settings mean, and which of them go together.
+// Meaning of the values of settings, and their allowed combinations.
 #include "start/settings.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
 
-// What a head does not go with.
+// Checks that no other setting conflicts with a head.
 Status check_head_settings(const RoleSettings& settings) {
   const ModelSettings& m = settings.models;
   const SpeculationSettings& s = settings.speculation;
@@ -231,7 +231,7 @@ Status check_settings(const RoleSettings& settings) {
   return parse_weight_format("--weight-format", m.weight_format).status();
 }
 
-// Of --listen-targets and what goes with it.
+// Checks --listen-targets and the settings that belong to it.
 static Status check_joining_targets(const ClusterSettings& settings) {
   const PoolSettings& p = settings.pool;
   const int groups = settings.models.data_parallel_size;

@@ -1,5 +1,5 @@
-// What the parts of a run are told. Small structs that the flags fill (start/flags/options.h); each part gets
-// those that concern it.
+// Settings of the parts of a run. Small structs that the flags fill (start/flags/options.h); each part gets
+// the structs that concern it.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@
 
 namespace outrider {
 
-// Which models, where they are computed, and for how much text.
+// The models, their devices, and the length of texts.
 struct ModelSettings {
   std::string model;
   std::string draft_model;
   std::string drafter;  // "", "model", "ngram", "suffix", "recycling", "lookahead", "layerskip", ...
-  std::string head_place = "target";   // "worker" or "auto": where a head drafts
-  int exit_layer = 0;                  // of "layerskip": drafts with so many of the target's layers
-  std::string draft_drafter = "off";   // or "ngram", "suffix": guesses what the draft model draws
+  std::string head_place = "target";   // or "worker", "auto": the place where a head drafts
+  int exit_layer = 0;                  // with "layerskip": drafts with this many of the target's layers
+  std::string draft_drafter = "off";   // or "ngram", "suffix": guesses tokens of the draft model
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
   int lookahead_ngram = 4;             // tokens of an n-gram of "lookahead"
   int tensor_parallel_size = 1;        // target ranks of a group
   int data_parallel_size = 1;          // target groups
   int draft_tensor_parallel_size = 1;
-  int threads = 0;        // 0: as many cores as the weights are worth (role_threads.h)
-  int draft_threads = 0;  // of the draft model alone; 0: those of the target, in turns
+  int threads = 0;        // 0: by the size of the weights (role_threads.h)
+  int draft_threads = 0;  // of the draft model; 0: it shares the target's, in turns
   std::string weight_format = "auto", draft_weight_format = "auto";
   std::string activation_format = "auto";  // of target and draft
   std::string kv_dtype = "auto";
@@ -42,21 +42,21 @@ struct ModelSettings {
   int startup_timeout_s = 600;
 
   int sequences() const { return data_parallel_size * max_num_seqs; }  // of all groups
-  // A drafter of the run itself; others may join it.
+  // The run has a drafter of its own; others may join.
   bool has_drafter() const { return !draft_model.empty() || drafts_from_text() || exits_early(); }
-  // --draft-model is a head. Beside the target it drafts in the leader's process; at draft workers they hold
-  // it. With "auto" both do, and what is measured decides.
+  // --draft-model is a head. Beside the target it drafts in the leader's process; with "worker" draft workers
+  // hold it. With "auto" both do, and measurements decide.
   std::optional<HeadKind> head() const { return head_kind_of(drafter); }
   bool is_head_beside_target() const { return head() && head_place != "worker"; }
   bool is_head_at_workers() const { return head() && head_place != "target"; }
-  bool exits_early() const { return drafter == "layerskip"; }  // the target's own layers draft, on all ranks
-  // Nobody but the target drafts.
+  bool exits_early() const { return drafter == "layerskip"; }  // the target's layers draft, on all ranks
+  // The target is the only drafter.
   bool drafts_beside_target() const { return exits_early() || (head() && !is_head_at_workers()); }
   bool has_draft_workers() const { return has_drafter() && !drafts_beside_target(); }
-  // It needs them: there is no drafter without one.
+  // Without draft workers there would be no drafter.
   bool needs_draft_workers() const { return has_draft_workers() && !is_head_beside_target(); }
   bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix" || reads_successors(); }
-  // Of a draft model and of the text, round by round.
+  // Drafts from a draft model or from the text, chosen round by round.
   bool drafts_from_both() const { return drafter == "model+suffix"; }
   bool finds_text() const { return drafts_from_both() || drafter == "suffix"; }
   bool looks_ahead() const { return drafter == "lookahead"; }
@@ -67,48 +67,48 @@ struct ModelSettings {
 struct SpeculationSettings {
   std::optional<int> num_speculative_tokens;  // pins gamma
   std::string gamma_policy;                   // default: ewma, unless gamma is pinned
-  std::string synthetic_acceptance;           // not empty: acceptance is not the models'
+  std::string synthetic_acceptance;           // not empty: acceptance does not come from the models
   uint64_t synthetic_seed = 0;                // its draws; --seed of the requests
   std::string q_format = "auto";
   std::string speculative_tree = "off";
   std::string pipeline = "lockstep";
   int fanout_budget = 8;
-  std::string emulate_link;     // not empty: messages are delayed or worse on purpose
-  double unload_drafter_s = 0;  // a draft worker of no use for so long gives its memory back; 0: none does
-  bool record_guesses = false;  // the drafter guesses once more after each draft that was fully accepted
+  std::string emulate_link;     // not empty: messages are delayed, dropped or changed on purpose
+  double unload_drafter_s = 0;  // unloads a draft worker without use for this long; 0: never
+  bool record_guesses = false;  // the drafter guesses once more after each fully accepted draft
 
   // The policy text after defaults.
   std::string policy() const;
 };
 
-// What a role needs to load its model and to work. Nothing in it is secret, and nothing is a request's.
+// Settings for loading and running a role's model. Contains no secrets and nothing from requests.
 struct RoleSettings {
   ModelSettings models;
   SpeculationSettings speculation;
   bool quiet = false;  // no progress on standard error
 };
 
-// Draft workers, and the door through which more of them join.
+// Draft workers, and the endpoint through which further workers join.
 struct PoolSettings {
   int num_draft_workers = 1;                  // in one process
-  std::string listen;                         // where further ones may join
-  std::optional<int> wait_for_draft_workers;  // before anything starts; default: those of the run itself
-  std::string listen_targets;                 // where target groups join; then none is part of the run
-  std::optional<int> wait_for_target_groups;  // before anything starts; default: one
-  int target_timeout_s = 60;                  // that requests wait for a group when all were lost
-  std::string allowed_target_keys;            // of the groups that may join: a file
-  std::string curve_secret_key;               // of this end: a file of `outrider keygen`
-  std::string allowed_keys;                   // of the workers that may join: a file
+  std::string listen;                         // endpoint for further workers; empty: none
+  std::optional<int> wait_for_draft_workers;  // before requests begin; default: those of the run itself
+  std::string listen_targets;                 // endpoint for target groups; then the run has none of its own
+  std::optional<int> wait_for_target_groups;  // before requests begin; default: one
+  int target_timeout_s = 60;                  // wait of requests for a group after the loss of all groups
+  std::string allowed_target_keys;            // file with the keys of groups that may join
+  std::string curve_secret_key;               // file of `outrider keygen` for this end
+  std::string allowed_keys;                   // file with the keys of workers that may join
 };
 
 // The ranks of an mpirun.
 struct MpiSettings {
   std::string layout;
   bool allow_remote = false;  // on several hosts: the coordinator listens on the network
-  std::string bind_host;      // its address there; empty: what its host name resolves to
+  std::string bind_host;      // its address there; empty: that of its host name
 };
 
-// Everything that the start of a run needs.
+// All settings for the start of a run.
 struct ClusterSettings : RoleSettings {
   PoolSettings pool;
   MpiSettings mpi;
@@ -117,7 +117,8 @@ struct ClusterSettings : RoleSettings {
   bool targets_join() const { return !pool.listen_targets.empty(); }
 };
 
-// Flags that were given and change nothing, because nothing drafts here; each with what would.
+// Flags that were given and have no effect, because there is no drafter; each with the flag that would give
+// one.
 std::vector<std::string> flags_without_drafter(const ClusterSettings& settings);
 
 constexpr int kDefaultMaxModelLen = 8192;
@@ -126,12 +127,12 @@ constexpr int kMaxTargetGroups = 64;
 constexpr int kMaxSpeculativeTokens = 64;
 constexpr int kMaxFanoutBudget = 64;
 constexpr int kMaxDraftWorkers = 64;
-constexpr int kMaxSequences = 256;  // that a role holds at once
+constexpr int kMaxSequences = 256;  // held at once by a role
 constexpr double kMaxUnloadSeconds = 1e6;
 constexpr int kMaxDraftHistoryTokens = 1 << 26;
 constexpr int kMinLookaheadNgram = 2, kMaxLookaheadNgram = 8;
 
-// Everything that can be known to be wrong without opening a file. Errors name the flag.
+// All checks that open no file. Errors name the flag.
 Status check_settings(const RoleSettings& settings);
 Status check_pool_settings(const ClusterSettings& settings);
 // The part of check_settings that concerns a draft worker.
@@ -139,12 +140,13 @@ Status check_drafter_settings(const RoleSettings& settings);
 
 struct QFormat {
   QKind kind = QKind::kSparse;
-  int32_t bytes = 0;  // of a drafted token, as asked for; else the default
-  int32_t bits = 0;   // of an element of a state, as asked for; else the default
+  int32_t bytes = 0;  // of a drafted token, if given; else the default
+  int32_t bits = 0;   // of an element of a hidden state, if given; else the default
 
-  // What a row may take for this vocabulary; with kHidden those that cannot be sent as states, with kDense 0.
+  // The byte limit of a row for this vocabulary; with kHidden for rows that cannot be sent as hidden states;
+  // with kDense 0.
   int32_t row_bytes(int64_t vocab_size) const;
-  // The bits that an element of a state of this size takes.
+  // Bits of an element of a hidden state of this size.
   int32_t code_bits(int64_t vocab_size, int64_t hidden_size) const;
 };
 Result<Pipeline> parse_pipeline(const std::string& name);

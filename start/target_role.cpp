@@ -24,7 +24,7 @@ bool takes_slices(const RoleSettings& settings) {
   return q.ok() && q->kind == QKind::kDense;
 }
 
-// Empty: rows come to the door.
+// Empty: rows come to the rank's endpoint.
 RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared, int rank,
                        const SliceDoors& doors) {
   if (!takes_slices(settings) || !ranks_have_links(doors)) return {};
@@ -36,7 +36,7 @@ RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared
   return {};
 }
 
-// Of the leader, to draft workers with a head. Empty: rows of states go with results.
+// The leader's links to draft workers with a head. Empty: hidden states travel in results.
 RowLinks links_of_states(const ModelSettings& models, const TargetOptions& target, const SliceDoors& doors) {
   if (!target.states || doors.of_rank.empty() || doors.of_rank.front().gpu.empty()) return {};
   auto links = make_state_sender(device_of_worker(models, 0), target.state_width);
@@ -65,7 +65,8 @@ Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& set
   return std::make_shared<StateDrafter>(target, std::move(head), std::move(options));
 }
 
-// What tells a head at a draft worker the target's states, on the leader: the head's projection.
+// The reader that prepares the target's hidden states for a head at a draft worker, on the leader: the head's
+// projection.
 Result<std::shared_ptr<StateReader>> load_state_reader(const RoleSettings& settings,
                                                        const Preparation& prepared,
                                                        std::shared_ptr<HeadCompute> compute, Model& target) {
@@ -183,7 +184,7 @@ Status run_target_rank(const RoleSettings& settings, const Preparation& prepared
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));
   }
-  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  if (!status.ok()) group.abort();  // so that the other ranks do not wait for a failed one
   return report_failure(transport, std::move(status));
 }
 

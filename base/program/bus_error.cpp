@@ -27,7 +27,7 @@ class Maps {
     if (file_ >= 0) close(file_);
   }
 
-  // Without its newline, cut where it is too long; empty at the end.
+  // Without the newline, cut if too long; empty at the end.
   std::string_view next_line() {
     size_t length = 0;
     for (int c = next(); c >= 0 && c != '\n'; c = next())
@@ -49,7 +49,7 @@ class Maps {
   int file_;
   size_t at_ = 0, end_ = 0;
   char buffer_[1024];
-  char line_[4096 + 128];  // PATH_MAX and what stands in front
+  char line_[4096 + 128];  // PATH_MAX and the text before the path
 };
 
 uintptr_t take_hexadecimal(std::string_view& text) {
@@ -66,7 +66,7 @@ uintptr_t take_hexadecimal(std::string_view& text) {
   return value;
 }
 
-// The path of the file that is mapped there, as a part of maps' line; empty if there is none.
+// The path of the file mapped at `address`, as a part of the maps' line; empty if there is none.
 std::string_view mapped_file(Maps& maps, uintptr_t address) {
   for (std::string_view line = maps.next_line(); !line.empty(); line = maps.next_line()) {
     const uintptr_t begin = take_hexadecimal(line);
@@ -90,7 +90,7 @@ extern "C" void explain_and_exit(int signal, siginfo_t* info, void*) {
     return;
   }
   static std::atomic_flag told;
-  while (told.test_and_set()) pause();  // another thread met it first, and ends the program
+  while (told.test_and_set()) pause();  // another thread came first, and ends the program
   say("outrider: ");
   say(path);
   say(": cannot be read where it is mapped: it became shorter meanwhile, or its disk fails; put the whole "

@@ -1,10 +1,11 @@
-// A file that is cut while it is mapped: touching what is gone is SIGBUS, which by itself says nothing.
+// Handles a file that is cut while it is mapped: access beyond its end raises SIGBUS, which by itself
+// explains nothing.
 #pragma once
 
 namespace outrider {
 
-// From now on a bus error in a mapped file names the file on standard error, removes the unfinished temporary
-// file, and ends the program with kExitRuntime. Other bus errors end it as they always do.
+// From now on a bus error in a mapped file prints the file's name on standard error, removes the unfinished
+// temporary file, and ends the program with kExitRuntime. Other bus errors end it as usual.
 void explain_bus_errors();
 
 }  // namespace outrider

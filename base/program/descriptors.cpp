@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-// More than any run needs. Where the hard limit is a billion, a child that closes all it could have inherited
+// More than any run needs. With a hard limit of a billion, a child that closes every inheritable descriptor
 // would take minutes.
 constexpr rlim_t kEnough = 65536;
 
@@ -35,9 +35,9 @@ Descriptors count_descriptors() {
   const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir("/proc/self/fd"), &closedir);
   if (!open) {
     const bool none_left = errno == EMFILE || errno == ENFILE;
-    return {most, none_left ? 0 : most};  // without /proc nobody can tell: libzmq will find out
+    return {most, none_left ? 0 : most};  // no /proc: unknown; libzmq will notice a limit
   }
-  // A program that lowered its limit has some above it, which take nothing from what is free below.
+  // A program that lowered its limit may have descriptors above it, which do not count.
   long used = 0;
   while (const dirent* entry = readdir(open.get())) {
     if (entry->d_name[0] == '.') continue;

@@ -1,12 +1,12 @@
-// File descriptors of this process, and how many more it may have.
+// File descriptors of this process, and the number still available.
 #pragma once
 
 namespace outrider {
 
-// Raises the soft limit, which systems keep at 1024 for programs that use select(), towards the hard one.
+// Raises the soft limit towards the hard one. Systems keep it at 1024 for programs that use select().
 void raise_descriptor_limit();
 
-// The limit, and how many of it are not in use.
+// The limit, and the number of unused descriptors.
 struct Descriptors {
   long limit = 0, free = 0;
 };

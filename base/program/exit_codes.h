@@ -10,8 +10,7 @@ constexpr int kExitRequestFailed = 1;  // at least one request ended with an err
 constexpr int kExitUsage = 2;          // a flag, file or request is wrong; nothing was generated
 constexpr int kExitRuntime = 3;        // a role failed, a resource is taken or used up, or a write failed
 
-// What a command ends with that ends with this status. The same command may succeed later where the code is
-// kExitRuntime.
+// The exit code of a command that ends with this status. kExitRuntime: the same command may succeed later.
 inline int exit_code_of(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:

@@ -1,5 +1,5 @@
 // A directory that appears complete or not at all: filled under a temporary name beside its own, renamed at
-// the end, removed when the work fails. A program that is killed leaves it under the temporary name.
+// the end, removed if the work fails. A killed program leaves it under the temporary name.
 #pragma once
 
 #include <filesystem>
@@ -17,13 +17,13 @@ class PartialDirectory {
   ~PartialDirectory();
 
   const std::filesystem::path& path() const { return temporary_; }
-  // In place of what has its name.
+  // Replaces whatever has its name.
   Status commit();
 
  private:
   explicit PartialDirectory(const std::filesystem::path& path);
 
-  std::filesystem::path final_, temporary_;  // the latter is empty once it is gone
+  std::filesystem::path final_, temporary_;  // temporary_ is empty after the rename or removal
 };
 
 }  // namespace outrider

@@ -27,7 +27,7 @@ void Progress::update(int64_t done, int64_t total) {
   finished_ = done >= total;
   if (!finished_ && seconds(now - last_) < (terminal_ ? 0.1 : 3.0)) return;
   const double elapsed = seconds(now - start_);
-  // What loads at once is not worth a line.
+  // A load that takes less than half a second prints no line.
   if (finished_ && last_ == start_ && elapsed < 0.5) return;
   last_ = now;
   const double share = static_cast<double>(done) / static_cast<double>(total);

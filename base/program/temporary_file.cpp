@@ -12,8 +12,8 @@
 namespace outrider {
 namespace {
 
-// Null-terminated name of the file to remove when a signal ends the program. A signal handler sees nothing
-// but globals; one slot is enough, since a run writes its files one after the other.
+// Null-terminated name of the file to remove when a signal ends the program. A signal handler can use globals
+// only; one slot is enough, since a run writes its files one after the other.
 std::atomic<const char*> remove_on_signal{nullptr};
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
@@ -33,8 +33,8 @@ Status unwritable(const std::string& path) {
   return not_found(cannot_be_written(path) + "; choose a path in a directory that exists and is yours");
 }
 
-// Not as /dev/stdout, which would be opened once more: what has been said there comes first, and one that is
-// closed stays so.
+// Does not use /dev/stdout, which would be opened again: earlier output must come first, and a closed stream
+// must stay closed.
 constexpr std::string_view kStandardOutput = "-";
 std::FILE* standard_output() {
   std::fflush(stdout);
@@ -57,7 +57,7 @@ Result<Destination> destination_of(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return not_found(path + ": is a directory; name a file in it");
   fs::path at = path;
-  constexpr int kMostLinks = 40;  // as the kernel; a circle of links fails when it is opened
+  constexpr int kMostLinks = 40;  // like the kernel; a circle of links fails on opening
   for (int i = 0; i < kMostLinks && fs::is_symlink(at, ignored); ++i) {
     const fs::path folder = fs::canonical(fs::absolute(at).parent_path(), ignored);
     if (folder.string().starts_with("/proc/")) return Destination{at, true};
@@ -81,7 +81,7 @@ TemporaryFile::TemporaryFile(const std::string& path, bool in_place)
     : path_(path),
       name_(in_place ? nullptr
                      : std::make_unique<const std::string>(fmt::format("{}.{}{}", path, getpid(), kEnding))),
-      // Appending, because standard output may be a file that already holds something.
+      // Appends, because standard output may be a file with earlier contents.
       file_(path == kStandardOutput ? standard_output()
             : in_place              ? std::fopen(path.c_str(), "a")
                                     : std::fopen(name_->c_str(), "w"),
@@ -124,7 +124,7 @@ bool TemporaryFile::replaces(const std::string& path) {
 Status TemporaryFile::check(const std::string& path) {
   ASSIGN_OR_RETURN(const Destination to, destination_of(path));
   if (!to.in_place || path == kStandardOutput) return create(path).status();
-  return access(to.path.c_str(), W_OK) == 0 ? Status() : unwritable(path);  // opening a pipe would wait
+  return access(to.path.c_str(), W_OK) == 0 ? Status() : unwritable(path);  // opening a pipe would block
 }
 
 Status TemporaryFile::commit() {
@@ -146,7 +146,7 @@ void TemporaryFile::keep() {
 }
 
 std::string TemporaryFile::leave(int64_t bytes) {
-  file_.reset();  // what it still had to write may be cut again
+  file_.reset();  // its unwritten rest may be cut again
   if (!name_) return path_;
   (void)truncate(name_->c_str(), bytes);
   return *name_;

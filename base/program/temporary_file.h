@@ -1,7 +1,7 @@
 // A file that appears complete or not at all: written under a temporary name beside its own, renamed at the
-// end, removed when the run fails or is interrupted, unless it is to be kept. What is no regular file (a
-// device, a pipe, /dev/stdout, which "-" is, too) is written in place: a rename would take its name away from
-// it. Of a symbolic link, what it points to is written. A file that is replaced passes its mode on.
+// end, and removed if the run fails or is interrupted, unless it is to be kept. A path that is not a regular
+// file (a device, a pipe, /dev/stdout, which "-" also means) is written in place, because a rename would
+// replace it. Symbolic links are followed. A replaced file's mode is kept.
 #pragma once
 
 #include <cstdio>
@@ -15,25 +15,25 @@ namespace outrider {
 
 class TemporaryFile {
  public:
-  // kNotFound names what is wrong with the path.
+  // kNotFound: the error in the path.
   static Result<TemporaryFile> create(const std::string& path);
   // Whether create() would succeed; leaves nothing behind.
   static Status check(const std::string& path);
-  // Whether create() would replace a regular file that is there. Streams are written in place.
+  // Whether create() would replace an existing regular file. Streams are written in place.
   static bool replaces(const std::string& path);
   TemporaryFile(TemporaryFile&&) = default;
   TemporaryFile& operator=(TemporaryFile&&) = delete;
   ~TemporaryFile();
 
   std::FILE* stream() { return file_.get(); }
-  // Whether it has a temporary name, and is not written in place.
+  // Whether it is written under a temporary name.
   bool is_temporary() const { return name_ != nullptr; }
-  // Temporary files of the same path that other runs have left, or are writing.
+  // Temporary files of the same path, left or being written by other runs.
   std::vector<std::string> others() const;
-  // From now on the temporary file outlives this run, however it ends, unless commit() gives it its name.
+  // From now on the temporary file survives this run, however it ends, unless commit() renames it.
   void keep();
-  // Closes it without commit(), with its first bytes only. Returns its temporary name; in place it keeps all,
-  // and its own name.
+  // Closes it without commit(), cut to its first `bytes` bytes. Returns its temporary name. A file written in
+  // place keeps its name and all bytes.
   std::string leave(int64_t bytes);
   // Gives the file its name; the stream is closed. kUnavailable if any write failed.
   Status commit();
@@ -52,7 +52,7 @@ class TemporaryFile {
 
 // SIGINT, SIGTERM and SIGHUP then end the program as they always do, but first remove the temporary file.
 void remove_temporary_file_on_signals();
-// What such a signal removes, now. For signal handlers.
+// Removes the current temporary file. Async-signal-safe; called by the signal handler.
 void remove_temporary_file();
 
 }  // namespace outrider

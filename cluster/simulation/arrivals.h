@@ -1,4 +1,4 @@
-// When requests come and how long they are.
+// Arrival times and lengths of requests.
 #pragma once
 
 #include <string>
@@ -16,9 +16,9 @@ struct SimulatedRequest {
 };
 
 struct Arrivals {
-  std::vector<SimulatedRequest> requests;  // in the order in which they come
-  // A closed loop of so many clients, each with one request at a time: the first ones come at 0, each other
-  // one `think_s` after an answer ended. 0: every request comes at its time, whatever becomes of the others.
+  std::vector<SimulatedRequest> requests;  // in order of arrival
+  // Closed loop: the number of clients, each with one request at a time. The first requests come at 0, each
+  // other one `think_s` after the client's last answer. 0: open loop, every request comes at its own time.
   int32_t clients = 0;
   double think_s = 0;
 };

@@ -1,5 +1,5 @@
-// Devices that target and drafters of a group share: one of the two works at a time, in the order of asking.
-// Drafters work beside each other, for each is on another device of the group.
+// Devices shared by the target and the drafters of a group: one of the two works at a time, in the order of
+// requests. Drafters work in parallel, because each is on another device of the group.
 #pragma once
 
 #include <deque>
@@ -12,7 +12,7 @@ class DeviceTurns {
  public:
   enum class Kind { kTarget, kDraft };
 
-  // `start` is called when the turn has come, now or from an end(). Whoever started says so when it ends.
+  // Calls `start` when the turn has come, now or from an end(). The caller must report its end.
   void ask(Kind kind, std::function<void()> start) {
     waiting_.emplace_back(kind, std::move(start));
     start_waiting();
@@ -23,7 +23,7 @@ class DeviceTurns {
   }
 
  private:
-  // Nobody overtakes: a drafter that goes on and on would keep the target waiting for ever.
+  // First come, first served: a drafter with endless passes must not starve the target.
   void start_waiting() {
     while (!waiting_.empty()) {
       const Kind kind = waiting_.front().first;

@@ -1,5 +1,5 @@
-// A virtual clock: what happens next, in order of time and, at equal times, of scheduling. Everything
-// simulated runs on one of these, on one thread.
+// A virtual clock: runs events in order of time and, at equal times, of scheduling. A simulation uses one
+// event queue, on one thread.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class EventQueue {
     events_.push({when, order_++, std::move(action)});
   }
   void after(SimTime delay, std::function<void()> action) { at(now_ + delay, std::move(action)); }
-  // Time passes without an event.
+  // Advances the clock without an event.
   void advance(SimTime to) { now_ = to; }
   void run_next() {
     // The action may schedule more, so it leaves the heap first.

@@ -1,4 +1,4 @@
-// How long one forward pass of a simulated model takes.
+// The duration of one forward pass of a simulated model.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@ namespace outrider {
 // With compute_per_row 0 it is the linear model that the coordinator fits (coordinator/cost_model.h).
 struct ForwardCost {
   double base = 0, per_row = 0, per_context = 0, compute_per_row = 0, overhead = 0;
-  // Of a mixture: reading all of its experts, of which a row is sent to this share.
+  // Mixture-of-experts layers: the time to read all experts, and the share of the experts that one row uses.
   double all_experts = 0, share_of_row = 0;
 
-  // Rows choose independently: what none of them chose is not read.
+  // Rows choose experts independently. Experts that no row chose are not read.
   double experts(double rows) const {
     return all_experts > 0 ? all_experts * (1 - std::pow(1 - share_of_row, rows)) : 0;
   }

@@ -1,5 +1,4 @@
-// One direction of a connection: a fixed delay and a bandwidth, in order, and a share of messages that are
-// lost.
+// One direction of a connection: a fixed delay, a bandwidth, messages in order, and a share of lost messages.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +13,11 @@ namespace outrider {
 struct LinkOptions {
   double delay_s = 0;           // one way
   double bytes_per_second = 0;  // 0: unlimited
-  double loss = 0;              // of the messages that a round can do without: Propose, Draft, Resync
-  uint64_t seed = 1;            // which of them
+  double loss = 0;              // share of optional messages lost: Propose, Draft, Resync
+  uint64_t seed = 1;            // selects the lost messages
 };
 
-// What a message takes in the wire format, to a few bytes: a frame and the lists in it.
+// Approximate size of a message on the wire, in bytes: a frame and the lists in it.
 inline size_t wire_bytes(const Message& message) {
   constexpr size_t kFrame = 96, kId = 4;
   if (const auto* propose = std::get_if<Propose>(&message)) return kFrame + kId * propose->committed.size();
@@ -33,7 +32,7 @@ inline size_t wire_bytes(const Message& message) {
 
 class Link {
  public:
-  // `number`: links that differ in it lose different messages.
+  // `number`: different numbers lose different messages.
   explicit Link(const LinkOptions& options, uint64_t number = 0)
       : options_(options), random_(options.seed * 1'000'003 + number) {}
   bool loses(const Message& message) {
@@ -41,7 +40,7 @@ class Link {
                           std::holds_alternative<Draft>(message) || std::holds_alternative<Resync>(message);
     return can_miss && options_.loss > 0 && std::uniform_real_distribution<>()(random_) < options_.loss;
   }
-  // When a message that is sent now arrives.
+  // The arrival time of a message that is sent now.
   SimTime arrival(SimTime now, size_t bytes) {
     free_at_ = std::max(free_at_, now);
     if (options_.bytes_per_second > 0)

@@ -13,7 +13,7 @@ void SimulatedDrafter::receive(const Message& message) {
   if (const auto* open = std::get_if<Open>(&message)) {
     sequences_[open->sequence] = {
         .committed = static_cast<int32_t>(open->ids.size()),
-        .cached = open->prefix_length,  // of a head beside the target, whose states are kept there
+        .cached = open->prefix_length,  // of a head beside the target, whose hidden states are kept there
         .hash = prefix_hash(open->ids),
         .job = {}};
   } else if (const auto* close = std::get_if<Close>(&message)) {
@@ -27,9 +27,9 @@ void SimulatedDrafter::propose(const Propose& message) {
   const auto at = sequences_.find(message.sequence);
   if (at == sequences_.end()) return;
   Sequence& s = at->second;
-  if (s.drafting && s.job.round == message.round) return;  // said again
+  if (s.drafting && s.job.round == message.round) return;  // a repeated Propose
   const auto told = static_cast<int32_t>(message.committed.size());
-  if (told < message.base.value() - s.committed)  // what told of the ids between was lost
+  if (told < message.base.value() - s.committed)  // the message with the ids between was lost
     return send_(Resync{.sequence = message.sequence,
                         .epoch = message.epoch,
                         .committed = Position(s.committed),
@@ -45,9 +45,9 @@ void SimulatedDrafter::propose(const Propose& message) {
   s.survival = 1;
   s.margins.clear();
   s.ingest_ns = s.draft_ns = 0;
-  // Gamma 0 is read while nobody waits, and next time these tokens are one row more of a pass: free.
+  // With gamma 0 the tokens are prefilled while the drafter is idle, or as one free row of its next pass.
   if (message.gamma == 0) s.cached = s.committed - 1;
-  // What arrives at the same time is read before the pass.
+  // Messages that arrive at the same time are handled before the pass starts.
   if (!std::exchange(running_, true)) events_.after(0, [this] { start_pass(); });
 }
 
@@ -102,7 +102,7 @@ bool SimulatedDrafter::stops(const Sequence& s) const {
   return rule.kind == StopKind::kSvip ? root > threshold : 1 - root < threshold;
 }
 
-// As the model drafter does; the margin of a token is the log odds of its chance.
+// Like the model drafter; the margin of a token is the log odds of its chance.
 bool SimulatedDrafter::weigh(Sequence& s) const {
   const auto place = static_cast<size_t>(s.drafted - 1);
   const double chance = acceptance_.rate(s.job.sequence, s.committed + s.drafted - 1, s.drafted - 1);

@@ -1,5 +1,5 @@
-// A draft worker in lockstep, where it has nothing to decide: as the real one it advances the rounds of all
-// its sequences together, one token per pass. What prepares ahead is the real one,
+// A simulated draft worker in lockstep, which has no decisions to make: like the real one it advances the
+// rounds of all its sequences together, one token per pass. For preparing ahead the real drafter runs, in
 // lab/simulate/clocked_drafter.h.
 #pragma once
 

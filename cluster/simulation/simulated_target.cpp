@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-// The draft worker of lockstep, on a clock of its own that stands still while the target verifies.
+// A lockstep draft worker, with a clock of its own that stops during the target's passes.
 class SimulatedTarget::Head {
  public:
   Head(const ForwardCost& cost, const AcceptanceProcess& acceptance)
@@ -78,7 +78,7 @@ StepResult SimulatedTarget::verify(const StepPlan& plan) {
                                .logprobs = {}});
     if (head_) head_->committed(entry, result.verdicts.back());
   }
-  // What a row is, nobody looks at.
+  // The content of the rows is never used in a simulation.
   for (const StateAsk& ask : plan.states)
     result.states.push_back({.sequence = ask.sequence,
                              .first = ask.first,

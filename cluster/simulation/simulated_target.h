@@ -1,5 +1,5 @@
-// A target group that answers StepPlans without a model: verdicts from an acceptance process, time from a
-// cost. With a head it drafts behind its passes, as TargetWorker::draft_next does.
+// A target group that answers StepPlans without a model: verdicts come from an acceptance process, times from
+// a cost. With a head it drafts after its passes, as TargetWorker::draft_next does.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@ namespace outrider {
 
 class SimulatedTarget {
  public:
-  // `head`: what a pass of the drafter costs that is part of the group; null: it has none.
+  // `head`: cost of a pass of the drafter that is part of the group; null: there is none.
   SimulatedTarget(const ForwardCost& cost, const AcceptanceProcess& acceptance,
                   const ForwardCost* head = nullptr);
   SimulatedTarget(SimulatedTarget&&) noexcept;
   ~SimulatedTarget();
 
-  // The result says in forward_ns and draft_ns how long pass and drafts took.
+  // forward_ns and draft_ns of the result are the durations of the pass and the drafts.
   StepResult verify(const StepPlan& plan);
   double busy_seconds() const { return busy_; }
   double drafting_seconds() const;

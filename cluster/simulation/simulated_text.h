@@ -1,5 +1,5 @@
-// The text of a simulation is written in guesses: token k is the drafter's k-th for that position, 0 its
-// best. So a draft is all zeros, and how far it is right follows from the acceptance process alone.
+// The text of a simulation consists of guess ranks: token k is the drafter's k-th guess for that position, 0
+// its best. So a draft is all zeros, and its accepted length follows from the acceptance process alone.
 #pragma once
 
 #include "base/types.h"
@@ -7,6 +7,6 @@
 namespace outrider {
 
 constexpr TokenId kBestGuess{0};
-constexpr int32_t kGuesses = 16;  // the vocabulary; the last one stands for whatever was not guessed
+constexpr int32_t kGuesses = 16;  // the vocabulary; the last one stands for all other tokens
 
 }  // namespace outrider

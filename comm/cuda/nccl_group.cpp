@@ -1,5 +1,5 @@
-// Device operations over NCCL: all of them are its all-gather, which moves bytes and so cannot change bits;
-// what is summed is summed in our tree. The communicator does not block: every call is polled against a
+// Device operations over NCCL. Each one is an NCCL all-gather, which moves bytes and so cannot change bits;
+// sums are computed in the fixed tree. The communicator does not block: every call is polled against a
 // deadline, and a communicator that misses it is aborted.
 #include <algorithm>
 #include <bit>
@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Polls `done` until it is true or the deadline passes; at first without giving the core away.
+// Polls `done` until it is true or the deadline passes; at first without yielding the core.
 template <class Done>
 bool poll_until(Clock::time_point deadline, Done done) {
   constexpr int kSpins = 2000;
@@ -65,10 +65,10 @@ class NcclGroup final : public DeviceGroup {
   const int device_ = current_device();
   DeviceBuffer<std::byte> gathered_;
   ncclComm_t comm_ = nullptr;   // null: never made, or aborted
-  std::future<void> aborting_;  // valid: the library is at it
+  std::future<void> aborting_;  // valid: the library is aborting
 };
 
-// A call on a communicator that does not block may go on in the background.
+// A call on a communicator that does not block may continue in the background.
 Status NcclGroup::settle(ncclResult_t result, const char* what, std::chrono::milliseconds limit) {
   const bool in_time = poll_until(Clock::now() + limit, [&] {
     if (result != ncclInProgress) return true;
@@ -101,12 +101,12 @@ NcclGroup::~NcclGroup() {
     else
       abort();
   }
-  // The graphs are gone by now. An abort that still does not end is left alone, so that the program can end.
+  // The graphs are destroyed by now. An abort that still hangs is abandoned, so that the program can end.
   if (aborting_.valid()) aborting_.wait_for(options_.timeout);
 }
 
-// The library frees the kernels that wait at once, and then waits for the graphs that hold its operations:
-// those of the thread that is here. So another one waits.
+// The library first releases waiting kernels, and then waits for the graphs with its operations, which belong
+// to the calling thread. So another thread waits.
 void NcclGroup::abort() noexcept {
   if (!comm_) return;
   const auto comm = std::exchange(comm_, nullptr);
@@ -121,7 +121,7 @@ void NcclGroup::abort() noexcept {
       api.abort(comm);
       done.set_value();
     }).detach();
-  } catch (const std::exception&) {  // no thread: as long as it takes
+  } catch (const std::exception&) {  // without a thread: waits here
     api_.abort(comm);
   }
 }
@@ -161,7 +161,7 @@ void NcclGroup::wait(StreamView stream) {
     fail(fmt::format("NCCL: {}", api_.error_string(result)));
 }
 
-// The first failure of any rank is everybody's: ranks leave together.
+// The first failure of any rank is reported on all ranks, so they leave together.
 Status agree(Collectives& host, const Status& mine) {
   uint64_t failures = mine.ok() ? 0 : 1;
   host.all_reduce_sum(std::span(&failures, 1));

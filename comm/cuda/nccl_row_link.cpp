@@ -1,6 +1,6 @@
 // RowLink over NCCL: a communicator that does not block, a stream of its own, one group of sends or receives
-// for each transfer. Before the first transfer a row is sent that nobody wants: NCCL connects its ends with
-// the first use, and when that row has arrived everybody has joined.
+// for each transfer. A dummy row is sent before the first transfer: NCCL connects its ends at the first use,
+// and the arrival of that row proves that all ends have joined.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,12 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Few, so that a transfer that waits for its peer leaves the device to others.
+// Few blocks, so that a transfer that waits for its peer leaves the device to others.
 constexpr int kBlocks = 4;
-// To be told that a transfer is on its stream: tens of microseconds, once the ends are connected.
+// Putting a transfer on its stream takes tens of microseconds once the ends are connected.
 constexpr std::chrono::milliseconds kPatience{1};
 
-// Buffers, and the streams that work on them: what is queued may go on for a while after a link has ended.
+// Buffers, and the streams that use them: queued work may continue for a while after a link has ended.
 struct Slots {
   Slots(int64_t size, int64_t host_size) : device(size), host(host_size) {}
   DeviceBuffer<uint16_t> device;
@@ -30,7 +30,7 @@ struct Slots {
   bool are_idle() const { return is_done(transfers) && is_done(copies); }
 };
 
-// Slots that all links of one device take and give back; freeing some would wait for the device.
+// Slots shared by all links of one device; freeing them would wait for the device.
 struct Room {
   Room(int index, const RowLinkOptions& link_options) : device(index), options(link_options) {
     free.push_back(make());
@@ -42,7 +42,7 @@ struct Room {
   int64_t slot_size() const { return options.rows * width(); }
   std::unique_ptr<Slots> make() const {
     use_device(device);
-    const int64_t size = (options.slots + 1) * slot_size();  // the last one is for the row that nobody wants
+    const int64_t size = (options.slots + 1) * slot_size();  // the last slot is for the dummy row
     return std::make_unique<Slots>(size, options.rank == 0 && options.has_host_slots ? size : 0);
   }
   std::unique_ptr<Slots> take() {
@@ -114,12 +114,12 @@ class NcclRowLink final : public RowLink {
   const StreamView stream_ = slots_->transfers, copies_ = slots_->copies;
   ncclComm_t comm_ = nullptr;  // null: broken
   std::string reason_;
-  bool launching_ = false;  // the last of launched_ is not known to be on the stream yet
+  bool launching_ = false;  // the last of launched_ may not be on the stream yet
   bool ready_ = false;
   std::deque<Transfer> waiting_, launched_;
   uint64_t done_ = 0;
   Clock::time_point asked_ = Clock::now();
-  Clock::duration waited_{};  // since something was done last
+  Clock::duration waited_{};  // since the last progress
 };
 
 Status NcclRowLink::connect(const ncclUniqueId& id) {
@@ -162,7 +162,8 @@ bool NcclRowLink::accepts() {
   return comm_ && !launching_;
 }
 
-// A call on a communicator that does not block may go on in the background, and until then takes no other.
+// A call on a communicator that does not block may continue in the background, and no other call is allowed
+// until it is done.
 bool NcclRowLink::library_is_idle() {
   ncclResult_t result = ncclSuccess;
   if (api_.async_error(comm_, &result) != ncclSuccess) result = ncclInternalError;
@@ -181,7 +182,7 @@ void NcclRowLink::launch_waiting() {
     if (launched_.empty()) waited_ = {};
     launched_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
-    use_device(room_->device);  // whose the event is
+    use_device(room_->device);  // the event's device
     launched_.back().ended = std::make_unique<Event>();
     launching_ = true;
     const ncclResult_t result = queue(launched_.back());
@@ -198,7 +199,8 @@ ncclResult_t NcclRowLink::queue(const Transfer& transfer) {
   return parts == ncclSuccess || parts == ncclInProgress ? end : parts;
 }
 
-// Row by row, in the same order at all ends; to one receiver in one piece, for its rows are whole.
+// Sends row by row, in the same order at all ends; to a single receiver in one piece, because its rows are
+// contiguous.
 ncclResult_t NcclRowLink::queue_parts(const Transfer& transfer) {
   const auto stream = reinterpret_cast<cudaStream_t>(stream_.handle());
   const int32_t rows = options_.bounds.size() == 2 ? transfer.rows : 1;  // of a piece

@@ -5,7 +5,7 @@
 namespace outrider::cuda {
 namespace {
 
-// The emulation pays for each thread, and needs only a few.
+// The emulation pays for each thread, so it uses few.
 #ifdef __CUDACC__
 constexpr unsigned kThreads = 512;
 #else
@@ -70,7 +70,7 @@ __global__ void poison_peers(const PeerView view) {
   poison_all(view);
 }
 
-// A thread has a group of elements, or several where there are more than blocks.
+// Each thread handles a group of elements, or several if there are more groups than threads.
 LaunchShape shape_for(const PeerView& view, int64_t bytes) {
   constexpr int64_t kBlockBytes = int64_t{kThreads} * 16;
   return {.grid_x = exchange_blocks(view, (bytes + kBlockBytes - 1) / kBlockBytes),

@@ -17,7 +17,7 @@
 
 namespace outrider::cuda {
 
-// Blocks of an operation that has work for `wanted`.
+// The number of blocks for an operation that has work for `wanted` blocks.
 inline unsigned exchange_blocks(const PeerView& view, int64_t wanted) {
   int64_t most = view.most_blocks;
 #ifndef __CUDACC__
@@ -30,12 +30,12 @@ __device__ __forceinline__ void poison_all(const PeerView& view) {
   for (int r = 0; r < view.size; ++r) publish(&view.headers[r]->poison, 1);
 }
 
-// Somebody else ended the group, unless a block of this rank did and said why.
+// Another rank ended the group, unless a block of this rank ended it and published the reason.
 __device__ __forceinline__ void report_abort(const PeerView& view) {
   if (observe(view.error) == 0) publish(view.error, kPeerAborted);
 }
 
-// Returns when peer `p` has published `operation`, or when there is no point in waiting.
+// Returns when peer `p` has published `operation`, or when the wait has become useless.
 __device__ __forceinline__ void wait_for_peer(const PeerView& view, int p, uint32_t operation) {
   const PeerHeader& own = *view.headers[view.rank];
   const uint32_t* flag = &own.flags[blockIdx.x][p];
@@ -73,10 +73,10 @@ __device__ __forceinline__ void exchange_block(const PeerView& view, uint32_t* f
   sync_block();
   const bool has_peer = t < view.size && t != view.rank;
   if (has_peer) publish(&view.headers[t]->flags[blockIdx.x][view.rank], operation);
-  sync_block();  // nobody waits before all peers are told, or three ranks could wait in a circle
+  sync_block();  // all peers are notified before any thread waits, or three ranks could wait in a circle
   if (has_peer) wait_for_peer(view, t, operation);
   sync_block();
-  // For blocks that this operation does not have, too.
+  // Also publishes for blocks that this operation does not have.
   for (unsigned c = blockIdx.x + threadIdx.x * gridDim.x; c < kMostPeerBlocks; c += blockDim.x * gridDim.x)
     own.operations[c] = operation;
   load(parity);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void store_group(T* values, int64_t g, int64_t count,
     if (g * kSize + i < count) values[i] = group.values[i];
 }
 
-// What the reduction makes of group g of the slots of all ranks. Slots are multiples of 16 bytes.
+// The reduction of element group g over the slots of all ranks. Slots are multiples of 16 bytes.
 template <Reduction kReduction, class T>
 __device__ __forceinline__ ElementGroup<T> combine_groups(const PeerView& view, int64_t parity, int64_t g) {
   ElementGroup<T> groups[kMaxDeviceRanks], result;

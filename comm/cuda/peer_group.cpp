@@ -25,7 +25,7 @@ uint64_t hash_of(const std::string& text) {
   return hash;
 }
 
-// The machine and the process of a rank: what decides how its memory is reached.
+// Identity of a rank's machine and process, which decide how its memory can be reached.
 uint64_t machine_id() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
@@ -35,7 +35,7 @@ uint64_t machine_id() {
   return hash_of(id + name);
 }
 
-// What a rank tells the others; a bare copy of its bytes travels.
+// A rank's introduction to the other ranks, sent as a copy of its bytes.
 struct Introduction {
   uint64_t machine = 0;
   int64_t process = 0;
@@ -51,11 +51,12 @@ std::string describe_failure(uint32_t error, int64_t timeout_ms) {
   return fmt::format("rank {} did not arrive within {} ms", error - 1, timeout_ms);
 }
 
-// Kernels of ranks that share a device wait for each other: none may be loaded at its first launch, which may
-// wait for the device, and no stream may queue behind another's waiting kernel. The driver read these
-// variables when it started. Every rank has a stream for passes and one aside; one more is a draft model's.
+// Kernels of ranks that share a device wait for each other. So no kernel may be loaded at its first launch,
+// which may wait for the device, and no stream may queue behind another's waiting kernel. The driver read
+// these variables when it started. Every rank has two streams, for passes and other work; a draft model has
+// one more.
 Status check_settings_to_share(int ranks) {
-  constexpr int kMostQueues = 32;  // that CUDA has
+  constexpr int kMostQueues = 32;  // CUDA's maximum
   if (const char* loading = std::getenv("CUDA_MODULE_LOADING"); loading && std::strcmp(loading, "LAZY") == 0)
     return invalid_argument("CUDA_MODULE_LOADING=LAZY: ranks that share a device want EAGER; unset it");
   const int wanted = 2 * ranks + 1;
@@ -89,7 +90,7 @@ class PeerGroup final : public DeviceGroup {
     pass_.end();
     try {
       use_device(device_);  // whoever ends it
-      // Memory of ranks of one process lives as long as any of them; that of other processes does not.
+      // Memory of ranks of one process lives as long as any such rank; memory of other processes does not.
       if (connected_ && !imported_.empty()) peer_depart(aside_, view_);
       aside_.synchronize();
     } catch (const std::exception&) {  // the device is lost, and with it the group
@@ -130,7 +131,7 @@ class PeerGroup final : public DeviceGroup {
   }
 
   void wait(StreamView stream) override {
-    stream.synchronize();  // kernels do not wait for ever
+    stream.synchronize();  // kernels have a deadline
     pass_.end();
     if (const uint32_t error = *view_.error; error != 0)
       throw CollectiveError(describe_failure(error, options_.timeout.count()));
@@ -154,13 +155,13 @@ class PeerGroup final : public DeviceGroup {
   const int device_ = current_device();
   bool connected_ = false, shares_device_ = false;
   bool is_first_here_ = false;  // of the ranks on this device
-  PeerRoom room_;               // of all ranks on the device, held by the first of them
+  PeerRoom room_;               // shared by all ranks on the device, held by the first one
   SharedPass pass_;
   const std::shared_ptr<Memory> memory_;
   std::vector<std::shared_ptr<Memory>> shared_;  // by ranks of this process
   PinnedBuffer<uint32_t> error_;
   std::vector<ImportedMemory> imported_;
-  Stream aside_;  // a poisoned word must not queue behind the kernel that waits for it
+  Stream aside_;  // the write of the poison word must not queue behind the kernel that waits for it
   PeerView view_;
 };
 
@@ -198,8 +199,8 @@ Status PeerGroup::reach(int rank, const Introduction& peer, const Introduction& 
   return {};
 }
 
-// So many blocks as every device has for all ranks that are on it. An error that is one rank's alone is for
-// that rank to tell.
+// Claims the number of blocks that every device has for all its ranks. An error of a single rank is reported
+// by that rank.
 Status PeerGroup::claim_room(Collectives& host, const std::vector<Introduction>& all) {
   const Introduction& self = all[static_cast<size_t>(rank())];
   const auto is_here = [&](const Introduction& other) {

@@ -1,8 +1,8 @@
-// What groups whose ranks wait for each other on a device have of it. A process may have several such groups
-// on one device, a target's ranks and a draft model's for instance, and their kernels wait at the same time:
-// blocks of all of them must be resident together, beside kernels of others, without which no rank goes on.
-// Claims are of one process. Processes take turns on a device in time slices, so their blocks do not meet;
-// under CUDA's multi-process service (MPS) they do, and nobody counts them.
+// Room on a device for groups whose ranks wait for each other in kernels. A process may have several such
+// groups on one device, for instance a target's ranks and a draft model's, and their kernels wait at the same
+// time. All their blocks must be resident together, beside other kernels, or no rank can proceed. Claims
+// count one process only. Processes take turns on a device in time slices, so their blocks do not meet. Under
+// CUDA's multi-process service (MPS) they do meet, and the claims do not cover that.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace outrider::cuda {
 
-// The part of one group, which is given back when this ends. Any thread.
+// The share of one group, which the destructor gives back. Any thread.
 class PeerRoom {
  public:
   PeerRoom() = default;  // none
-  // For `ranks` ranks of a group on a device of this name, where so many blocks are resident for certain.
+  // Claims room for `ranks` ranks of a group on `device`, which can hold `resident_blocks` blocks at once.
   static Result<PeerRoom> claim(uint64_t device, int resident_blocks, int ranks);
-  // Of all groups that hold a part of it now.
+  // The number of ranks of all groups that hold a claim on the device now.
   static int ranks_on(uint64_t device);
   PeerRoom(PeerRoom&& other) noexcept { *this = std::move(other); }
   PeerRoom& operator=(PeerRoom&& other) noexcept {
@@ -30,7 +30,7 @@ class PeerRoom {
   ~PeerRoom();
 
   int blocks() const { return blocks_; }  // of each rank, at a time
-  void keep(int blocks);                  // gives back what is more than that
+  void keep(int blocks);                  // gives back the blocks beyond this number
 
  private:
   uint64_t device_ = 0;

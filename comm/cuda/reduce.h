@@ -1,4 +1,4 @@
-// Sums over ranks as kernels take them.
+// Sums over ranks, in kernels.
 #pragma once
 
 #include <cstdint>

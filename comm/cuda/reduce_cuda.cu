@@ -1,4 +1,4 @@
-// What NCCL gathered, reduced in the fixed tree.
+// Reduces gathered elements in the fixed tree.
 #include "base/cuda_device.h"
 #include "comm/cuda/reduce.h"
 

@@ -24,7 +24,7 @@ class StagedGroup final : public DeviceGroup {
     std::byte* staged = fetch(values, bytes, bytes + 4, stream);  // 4 more: words are merged in pairs
     reduce(reduction, staged, count);
     copy(static_cast<std::byte*>(values), staged, bytes, stream);
-    stream.synchronize();  // the staging memory is used again at once
+    stream.synchronize();  // the staging memory is reused at once
   }
 
   void all_gather(const void* mine, void* all, int64_t bytes, StreamView stream) override {
@@ -73,7 +73,7 @@ class StagedGroup final : public DeviceGroup {
 
   Collectives* host_;
   int device_ = current_device();
-  bool aborted_ = false;  // by this rank; others hear of it from the host's collectives
+  bool aborted_ = false;  // by this rank; other ranks learn of it from the host's collectives
   PinnedBuffer<std::byte> staging_;
 };
 

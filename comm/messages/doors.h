@@ -1,4 +1,4 @@
-// Between a draft worker and target ranks, at the ranks' doors: rows that do not pass the coordinator.
+// Messages between a draft worker and the endpoints of target ranks: rows that bypass the coordinator.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ struct QSlice {
 // that cannot take part, now or later, answers with Failure.
 struct LinkOffer {
   Generation worker;    // as in its Hello
-  std::string id;       // names it
-  bool states = false;  // for rows of states from the leader alone; else for rows of q to all ranks
+  std::string id;       // names the communicator
+  bool states = false;  // for hidden states from the leader; false: for rows of q to all ranks
 };
 
-// In place of a QSlice: a worker's next transfer through its communicator, `number` 1, 2, ..., and what ranks
-// need to know of rows that lie on a device.
+// Replaces a QSlice: announces a worker's next transfer through its communicator, `number` 1, 2, ..., with
+// the facts that ranks need about rows in device memory.
 struct QTransfer {
   SequenceId sequence;
   Round round;
@@ -42,8 +42,9 @@ struct QTransfer {
 
 // ---- from the leader ------------------------------------------------------------
 
-// The next transfer through the communicator of the two, `number` 1, 2, ...: so many rows of states. Whose
-// they are say the StateRows that name it. A worker that takes no more answers with Failure.
+// Announces the next transfer of `rows` hidden states through the communicator of worker and leader; `number`
+// counts 1, 2, ... The StateRows message with this transfer number names the sequence. A worker that takes no
+// more transfers answers with Failure.
 struct StateTransfer {
   uint64_t number = 0;
   int32_t rows = 0;

@@ -1,4 +1,4 @@
-// What workers and the coordinator say when they join, and while they are there.
+// Messages of a worker's admission, heartbeats and end, between workers and the coordinator.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ constexpr uint32_t kProtocolVersion = 19;
 
 enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 
-// What must agree before two roles may work together.
+// Properties of a model that must agree before two roles may work together.
 struct ModelInfo {
   std::string name;                     // for people
   int32_t vocab_size = 0;               // rows of the output head, padding included
@@ -24,55 +24,55 @@ struct ModelInfo {
   std::string isa;                      // instruction set its kernels use
 };
 
-// Where a target rank takes its slice of dense draft distributions.
+// A target rank's endpoint for its slice of dense draft distributions.
 struct SliceDoor {
   std::string endpoint;
-  std::string gpu;  // and its host, if rows may also come from device to device (comm/row_link.h)
+  std::string gpu;  // GPU and host, if rows may also come from device to device (comm/row_link.h)
 };
-// The doors of all ranks, in rank order, and what a worker needs to send there. None: q travels in Draft
-// and StepPlan.
+// The endpoints of all ranks, in rank order, and the keys for sending there. Empty: q travels in Draft and
+// StepPlan.
 struct SliceDoors {
   std::vector<SliceDoor> of_rank;
-  uint64_t cluster = 0;                // of the frames
+  uint64_t cluster = 0;                // cluster id of the frames
   std::string server_key;              // CURVE, one for all ranks; empty: not encrypted
   std::string public_key, secret_key;  // of all draft workers
 };
 
 constexpr float kUnknownPrice = -1;
 
-// First message of a worker, and again after every reconnect. The version stays the first field: another
-// version's Hello is read as far as that, to be refused in words.
+// First message of a worker, sent again after every reconnect. The version stays the first field, so that the
+// Hello of another version can be decoded that far and refused with a reason.
 struct Hello {
   uint32_t protocol_version = kProtocolVersion;
   Role role = Role::kDraft;
   Generation generation;  // new for every life of the worker
   ModelInfo model;
-  int32_t max_sequences = 0;      // how many it can hold at once
+  int32_t max_sequences = 0;      // limit of open sequences
   SliceDoors slices;              // of a target group
   uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
   uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
   int64_t kv_blocks = 0;     // of a target rank's KV cache, the same on every rank; 0: it keeps no prefixes
-  // Of a target group: it tells StateRows for the head of this fingerprint, of so many numbers each. Of a
-  // draft worker: it drafts with that head, and needs them. 0: neither.
+  // From a target group: it sends StateRows for the head with this fingerprint, `state_width` numbers a row.
+  // From a draft worker: it drafts with that head and needs them. 0: neither.
   uint64_t state_head = 0;
   int32_t state_width = 0;
-  // Of a draft worker: it drafts with TokenSuccessors, which every target group can tell.
+  // From a draft worker: it drafts with TokenSuccessors, which every target group can send.
   bool successors = false;
-  // Of a draft worker: it finds drafts in the text, and knows what they are worth (Propose::row_ns).
+  // From a draft worker: it finds drafts in the text, and weighs their cost with Propose::row_ns.
   bool finds_text = false;
-  // Of a target group: what each further row adds to a pass, as a share of a pass of one row, measured before
-  // it joined. Negative: nobody knows.
+  // From a target group: the cost of each further row of a pass, as a share of a pass of one row, measured
+  // before it joined. Negative: unknown.
   float row_price = kUnknownPrice;
-  uint64_t process = 0;  // it runs in; 0: another one than the coordinator, as far as that knows
+  uint64_t process = 0;  // identity of its process; 0: not known to be the coordinator's
 };
 
-// The answer: either the worker is in, and what it drafts for, or why not. These words every version
-// understands.
+// The answer to Hello: admits the worker, with the target that it drafts for, or gives the reason for a
+// refusal. Every version can decode it.
 struct Welcome {
   bool accepted = false;
   std::string reason;
   ModelInfo target;              // only when accepted: drafts stay inside its vocabulary ...
-  std::vector<TokenId> eos_ids;  // ... and end at one of these
+  std::vector<TokenId> eos_ids;  // ... and end at an end-of-sequence token
   SliceDoors slices;
 };
 
@@ -80,7 +80,7 @@ struct Heartbeat {
   Generation generation;
 };
 
-// A worker cannot go on. From a target rank this ends every request with a typed error.
+// The sender cannot go on. From a target rank this ends every request with a typed error.
 struct Failure {
   std::string message;
 };

@@ -1,4 +1,5 @@
-// Between the coordinator and the leader (tp_rank 0) of a target group, which broadcasts plans in the group.
+// Messages between the coordinator and the leader (tp_rank 0) of a target group, which broadcasts plans to
+// the group.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace outrider {
 
 // ---- to the leader ----------------------------------------------------------------------
 
-// What may be drawn at one row of an entry's logits: behind the committed text (row 0), or behind draft token
-// row - 1. It depends on the text up to there and on nothing else. A row without a mask may draw any token.
+// The tokens that may be drawn at one row of an entry's logits: after the committed text (row 0), or after
+// draft token row - 1. The set depends only on the text up to there. A row without a mask may draw any token.
 struct TokenMask {
   int32_t row = 0;
   TokenSet allowed;
@@ -29,34 +30,34 @@ struct PlanEntry {
   Epoch epoch;
   Round round;
   Position base;            // committed length C
-  Position first_input;     // == kv length: committed tokens [first_input, first_input + input_count) are fed
-  int32_t input_count = 0;  // first_input + input_count == base: sample; less: a prefill chunk, no verdict
+  Position first_input;     // == kv length; input: committed tokens [first_input, first_input + input_count)
+  int32_t input_count = 0;  // base - first_input: sample; less: a prefill chunk without a verdict
   std::vector<TokenId> draft;    // only when sampling
   std::vector<int32_t> parents;  // of a tree, as in Draft
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;            // as in Draft
   std::vector<HiddenRow> hidden;  // as in Draft
-  Generation worker;              // kSlices: whose
-  // Not 0, of a group that drafts itself: so many tokens at most are drafted for the round behind this one.
-  // It has this number.
+  Generation worker;              // kSlices: the worker that sends them
+  // A group that drafts itself: drafts at most this many tokens for the next round, whose number is
+  // next_round. 0: no draft.
   int32_t next_gamma = 0;
   Round next_round;
   StopRule next_stop;
   TreeShape next_tree;  // match rules: how that draft may branch
-  // Not negative: log-probabilities are told of the committed tokens that follow the inputs, and of so many
-  // best ones there.
+  // Not negative: return log-probabilities of the committed tokens that follow the inputs, and of this many
+  // best tokens at each position.
   int32_t prompt_logprobs = -1;
   std::vector<TokenMask> masks;  // only when sampling; rows ascend
-  bool successors = false;       // only when sampling: the verdict tells those of each row
+  bool successors = false;       // only when sampling: the Verdict returns the successors of each row
 
   DraftTreeView tree() const { return {draft, parents}; }
 };
 
-// What becomes of a prefix.
+// A change of a stored prefix.
 struct PrefixChange {
   enum class Kind : uint8_t {
-    kKeep = 0,  // it is what the KV cache holds of the first `length` tokens of `sequence`, now
-    kCut = 1,   // its first `length` tokens stay; 0: it is forgotten
+    kKeep = 0,  // keep the KV cache's first `length` tokens of `sequence`, as they are now
+    kCut = 1,   // keep only the first `length` tokens of the prefix; 0: drop it
   };
   Kind kind = Kind::kKeep;
   PrefixId prefix;
@@ -64,27 +65,27 @@ struct PrefixChange {
   int32_t length = 0;
 };
 
-// StateRows of a sequence are asked for: of the tokens at [first, first + count), as far as they have keys
-// and values behind the pass.
+// Requests StateRows of a sequence: for the tokens at [first, first + count) that have keys and values after
+// the pass.
 struct StateAsk {
   SequenceId sequence;
   Position first;
   int32_t count = 0;
-  Generation worker;  // who gets them
+  Generation worker;  // the receiver
 };
-constexpr int64_t kMostStateBytes = int64_t{32} << 20;  // of all rows that a plan asks for
+constexpr int64_t kMostStateBytes = int64_t{32} << 20;  // limit for all rows of a plan
 
 // Every target rank replays the same plans, so block tables never travel.
 struct StepPlan {
   uint64_t step = 0;
-  // Sum of state_hash_term over open sequences and of prefix_hash_term over prefixes, before anything below
-  // applies.
+  // Sum of state_hash_term over open sequences and of prefix_hash_term over prefixes, before this plan is
+  // applied.
   uint64_t state_hash = 0;
   std::vector<PrefixChange> prefixes;  // applied first, in this order
-  std::vector<SequenceId> closes;      // then these
-  std::vector<Open> opens;             // and these
+  std::vector<SequenceId> closes;      // applied second
+  std::vector<Open> opens;             // applied third
   std::vector<PlanEntry> entries;
-  std::vector<StateAsk> states;  // one at most for a sequence, open behind the opens
+  std::vector<StateAsk> states;  // at most one for a sequence, which is open after the opens
 };
 
 // ---- from the leader ----------------------------------------------------------------------
@@ -94,7 +95,7 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// Log-probabilities of the raw model before penalties, temperature and filters, where one token was emitted.
+// Log-probabilities of the raw model, before penalties, temperature and filters, at an emitted token.
 struct PositionLogprobs {
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;
@@ -102,27 +103,28 @@ struct PositionLogprobs {
 
 enum class VerdictStatus : uint8_t { kOk = 0, kNonFinite = 1 };
 
-// What the group decided for one entry: draft[0..accepted_count), or the nodes of `path`, and then `next` are
+// The group's decision for one entry: draft[0..accepted_count), or the nodes of `path`, and then `next` are
 // committed on every rank.
 struct Verdict {
   SequenceId sequence;
-  Epoch epoch;  // of the entry; a rejection makes the sequence's epoch one larger
+  Epoch epoch;  // of the entry; a rejection increases the sequence's epoch by one
   Round round;
   Position base;
   VerdictStatus status = VerdictStatus::kOk;
-  // A slice of q did not reach every rank in time: decided as if there had been no draft.
+  // A slice of q did not reach every rank in time: the entry was verified without its draft.
   bool draft_lost = false;
-  bool link_lost = false;  // ... because the worker's communicator ended, of which the worker knows
+  bool link_lost = false;  // ... because the worker's communicator ended; the worker knows
   int32_t accepted_count = 0;
   std::vector<int32_t> path;               // of a tree: accepted_count nodes, from a child of the root on
   TokenId next;                            // recovery token (accepted_count < gamma) or bonus token
-  std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
-  // When asked for, kSuccessors behind the committed text and behind each draft token, as in TokenSuccessors.
+  std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 entries when asked for
+  // When asked for: kSuccessors tokens after the committed text and after each draft token, as in
+  // TokenSuccessors.
   std::vector<TokenId> successors;
 };
 
-// Scores of one entry with prompt_logprobs: one for each of its inputs but the last one of a prompt, what
-// follows which is a verdict's. A row whose logits are not finite tells minus infinity, and no others.
+// Scores of one entry with prompt_logprobs: one for each input, except the last one of a prompt, whose next
+// token is in a verdict. A row with non-finite logits yields minus infinity and no alternatives.
 struct PromptScores {
   SequenceId sequence;
   std::vector<PositionLogprobs> logprobs;
@@ -135,9 +137,9 @@ struct StepResult {
   int64_t forward_ns = 0;
   int64_t verify_ns = 0;      // vocabulary arithmetic and its collectives
   int64_t commit_ns = 0;      // KV truncation and bookkeeping
-  std::vector<Draft> drafts;  // for the entries that asked for them, unless these failed
-  int64_t draft_ns = 0;       // what all of them took
-  // What was asked for, in plan order, where there is any; of one sequence in parts, one behind the other.
+  std::vector<Draft> drafts;  // for the entries that asked for one, unless drafting failed
+  int64_t draft_ns = 0;       // for all drafts together
+  // The requested rows, in plan order, as far as available. A sequence's rows may come in consecutive parts.
   std::vector<StateRows> states;
 };
 

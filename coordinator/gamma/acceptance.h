@@ -17,8 +17,7 @@ double expected_tokens(double alpha, int32_t gamma);
 // for a true 0.8 at gamma 5.
 class AcceptanceEwma {
  public:
-  // For a sequence alone: a usual pair, believed for three rounds, and a memory of ten rounds, since it has
-  // no other texts to lean on.
+  // For a sequence alone: a usual pair of models as prior, worth ten tests, and a memory of ten rounds.
   AcceptanceEwma() : AcceptanceEwma(0.7, 10, 0.9) {}
   AcceptanceEwma(double prior_mean, double prior_tests, double decay)
       : accepted_(prior_mean * prior_tests), tested_(prior_tests), decay_(decay) {}

@@ -1,6 +1,6 @@
 // Upper confidence bounds on measured tokens per second. The reward is a ratio of sums, not a mean of
-// per-round rates. The arms' history is shared by all sequences of one factory: a request alone is too short
-// to try nine lengths.
+// per-round rates. The sequences of one factory share the arms' history, because a single request is too
+// short to try nine lengths.
 #include <array>
 #include <cmath>
 
@@ -37,7 +37,7 @@ class BanditGamma : public GammaPolicy {
 
   void update(const RoundOutcome& outcome) override {
     const auto played = std::find(kArms.begin(), kArms.end(), outcome.proposed);
-    if (played == kArms.end() || outcome.round_ns <= 0) return;  // a length that a limit cut
+    if (played == kArms.end() || outcome.round_ns <= 0) return;  // the length was cut by a limit
     for (Arm& arm : history_->arms) {
       arm.tokens *= discount_;
       arm.seconds *= discount_;
@@ -51,7 +51,7 @@ class BanditGamma : public GammaPolicy {
   }
 
  private:
-  // An arm that was never played, or so long ago that nothing of it is left, comes first.
+  // An arm without a play, or whose plays have decayed away, comes first.
   double index_of(const Arm& arm) const {
     if (arm.count < 1e-3) return INFINITY;
     const double spread = std::sqrt(std::log(std::max(1.0, history_->rounds)) / arm.count);

@@ -1,5 +1,5 @@
-// A fixed schedule from batch size to gamma, with gamma 0 at the top: what engines offer whose users profile
-// by hand.
+// A fixed schedule from batch size to gamma, with gamma 0 for large batches, as in engines whose users
+// profile by hand.
 
 #include "base/parse_number.h"
 #include "base/shortened.h"

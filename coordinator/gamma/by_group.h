@@ -1,5 +1,5 @@
-// What the sequences of one policy share, for each target group apart: they share its passes, and wait for
-// each other's drafts.
+// State shared by the sequences of one policy, separately for each target group: these sequences share the
+// group's passes and wait for each other's drafts.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ template <class Shared>
 class ByGroup {
  public:
   explicit ByGroup(Shared fresh) : fresh_(std::move(fresh)) {}
-  // Stays where it is for as long as this lives.
+  // The reference stays valid for as long as this lives.
   Shared& of(int32_t group) { return groups_.try_emplace(group, fresh_).first->second; }
 
  private:

@@ -6,8 +6,8 @@
 namespace outrider {
 namespace {
 
-constexpr double kLeastChance = 0.005;     // nothing is thought impossible, or sure
-constexpr double kSharedRidge = 4;         // observations that the shared coefficients have to outweigh
+constexpr double kLeastChance = 0.005;     // no chance is taken for 0 or 1
+constexpr double kSharedRidge = 4;         // observations that outweigh the prior of the shared coefficients
 constexpr double kUsualInformation = 0.2;  // of one observation: a (1 - a), from 0.7 to 0.9 on average
 
 }  // namespace
@@ -28,8 +28,8 @@ void ChanceFit::Newton::step(double log_odds, double margin, bool accepted, doub
   const double prior = ridge * kUsualInformation;
   const double a = mm + prior, d = ones + prior;
   const double error = (accepted ? 1 : 0) - chance;
-  // What the prior loses as the information decays would pull the coefficients back to 0; that is left out:
-  // it only says how far one observation may move them.
+  // The pull of the ridge prior towards 0 is left out. The prior only limits how far one observation may
+  // move the coefficients.
   const double determinant = a * d - m1 * m1;
   at.slope += (d * margin - m1) * error / determinant;
   at.offset += (a - m1 * margin) * error / determinant;
@@ -40,7 +40,7 @@ void ChanceFit::observe(size_t place, double base, double margin, bool accepted)
   Newton& own = differs_[std::min(place, kPlaces - 1)];
   const double shared = base + shared_.at.slope * margin + shared_.at.offset;
   shared_.step(base, margin, accepted, memory_, kSharedRidge);
-  // A drafter that is surer is never thought likelier to be wrong.
+  // A more confident drafter must not get a lower chance.
   shared_.at.slope = std::max(0.0, shared_.at.slope);
   own.step(shared, margin, accepted, memory_, ridge_);
   own.at.slope = std::max(-shared_.at.slope, own.at.slope);

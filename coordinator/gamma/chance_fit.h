@@ -1,14 +1,14 @@
-// How likely a draft token is accepted, by how sure the drafter was of it: logistic regression on the margin
-// (comm/messages.h, PlaceRule), learnt from verdicts as they come. Pure arithmetic; the same observations in
+// Fits the chance that a draft token is accepted to the drafter's confidence: logistic regression on the
+// margin (comm/messages.h, PlaceRule), updated with every verdict. Pure arithmetic; the same observations in
 // the same order give the same coefficients.
 //
 //   log odds = log odds of the text's recent acceptance + slope(place) * margin + offset(place)
 //
-// Every place in the draft has two coefficients: those that all places share, and what it differs by, which
-// is believed as far as it was tested. The estimator of vLLM's adaptive verification (two coefficients a
-// place on the top-2 margin, Newton steps on the observed information) with one observation a step instead of
-// windows of a hundred, and with the text's own recent acceptance, which follows it within some twenty
-// rounds, where the coefficients follow a pair of models within some hundreds.
+// Every place in the draft has two coefficients, the sum of common ones and of a deviation whose weight grows
+// with its tests. The estimator is that of vLLM's adaptive verification (two coefficients a place on the
+// top-2 margin, Newton steps on the observed information), with one observation a step instead of windows of
+// a hundred. It also uses the text's recent acceptance, which follows a text within some twenty rounds; the
+// coefficients follow a pair of models within some hundreds.
 #pragma once
 
 #include <array>
@@ -23,18 +23,18 @@ struct ChanceLine {
 
 class ChanceFit {
  public:
-  // `memory`: of an observation, at the next one; `ridge`: observations that what a place differs by has to
-  // outweigh.
+  // `memory`: weight of an observation after the next one. `ridge`: observations that outweigh the prior of a
+  // place's deviation.
   ChanceFit(double memory, double ridge) : memory_(memory), ridge_(ridge) {}
 
-  // `base`: log odds of the text's recent acceptance when the token was drafted. Only tokens that the target
-  // tested: those before the first rejection, and that one.
+  // `base`: log odds of the text's recent acceptance when the token was drafted. Only for tested tokens:
+  // those before the first rejection, and the rejected one.
   void observe(size_t place, double base, double margin, bool accepted);
   ChanceLine line(size_t place) const;
   int64_t observed() const { return observed_; }
 
  private:
-  static constexpr size_t kPlaces = 16;  // further ones are as the last
+  static constexpr size_t kPlaces = 16;  // later places use the last one
 
   // One online Newton step of the log likelihood for each observation.
   struct Newton {

@@ -26,7 +26,7 @@ double ahead_carry_speedup(double alpha, int32_t gamma, double draft, double ver
   return 1 / (1 - alpha) / (2 * delay + draft + verify + std::max(verify, draft) * repeats);
 }
 
-// A renewal: behind a pass that drew j + 1 tokens the draft goes on as one that is so much shorter.
+// A renewal argument: after a pass that drew j + 1 tokens the rest is a draft that is j + 1 tokens shorter.
 StagedDraft staged_draft(double beta, int32_t gamma, int32_t guesses) {
   std::vector<StagedDraft> of{{}};  // by length
   for (int32_t length = 1; length <= gamma; ++length) {

@@ -19,14 +19,14 @@ BestGamma best_lockstep_gamma(double alpha, double rho, double delay, double per
 // Blocks drafted ahead, the first token of the next one tested by the bonus token. draft: time of a block.
 double ahead_carry_speedup(double alpha, int32_t gamma, double draft, double verify, double delay);
 
-// A draft of `gamma` tokens whose drafter is drafted for: each of its passes reads `guesses` tokens at most
-// that are expected of it, and draws those that are right, each with chance `beta`, and one more (staged
-// speculative decoding, Spector and Re 2023; cascades, Chen et al. 2024). The last token of a draft is never
-// read, so the passes near its end are shorter; both are means over what is guessed right.
+// A draft of `gamma` tokens whose drafter has a drafter itself: each of its passes reads at most `guesses`
+// guessed tokens, and draws the right ones, each right with chance `beta`, and one more (staged speculative
+// decoding, Spector and Re 2023; cascades, Chen et al. 2024). The last token of a draft is never read, so
+// passes near its end are shorter. Both figures are means over the number of right guesses.
 struct StagedDraft {
   double passes = 0;
   double rows = 0;  // of all passes
-  // In draft steps, if each further row of a pass costs `row` of one: without guesses it is gamma.
+  // The cost in draft steps, if each further row of a pass costs `row` steps; without guesses it is gamma.
   double steps(double row) const { return passes + row * (rows - passes); }
 };
 StagedDraft staged_draft(double beta, int32_t gamma, int32_t guesses);

@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-constexpr int32_t kIdleRounds = 32;  // then one token is tried: the others' drafts are waited for anyway
+constexpr int32_t kIdleRounds = 32;  // then one token is tried: the round waits for the others' drafts anyway
 
 }  // namespace
 
@@ -22,7 +22,7 @@ EwmaGamma::~EwmaGamma() {
   if (joined_) leave();
 }
 
-// What was read for a text that ends sooner than it was thought is lost.
+// Charges the prefill of a text that ended sooner than expected: its cost was not recovered.
 void EwmaGamma::leave() {
   batch_->charge(std::exchange(owed_, 0.0));
   batch_->leave(&self_);
@@ -55,7 +55,8 @@ int32_t EwmaGamma::length() {
   return std::min(1, self_.limit);
 }
 
-// Its prompt is read from now on. A trial's reading is paid from the budget for trials.
+// Accounts for the prefill of its prompt from now on. In a trial the prefill is paid from the budget for
+// trials.
 void EwmaGamma::read() {
   if (shadow() > 0) self_.shadow_out = true;
   if (batch_->trial() == Trials::Kind::kDraft) return;
@@ -63,7 +64,8 @@ void EwmaGamma::read() {
   owed_tokens_ = std::max(1, self_.unread.remaining);
 }
 
-// One that moves takes along what it learnt itself, and no length: that was chosen for another batch.
+// A sequence that moves to another group keeps its own evidence, but not its length, which was chosen for
+// another batch.
 void EwmaGamma::join(int32_t group) {
   EwmaBatch* const batch = &batches_->of(group);
   if (joined_ && batch == batch_) return;
@@ -107,10 +109,9 @@ void EwmaGamma::learn(int32_t drafted, int32_t accepted) {
   watch_for_change(drafted, accepted);
 }
 
-// When acceptance falls, tests become rare and the average follows slowly; when it rises, the past weighs. So
-// half the evidence is dropped after a run of rounds without an accepted token, or of tokens without a
-// rejection, that the estimate thinks so unlikely: three rounds at 0.85 or fifteen at 0.3; five tokens at
-// 0.35.
+// When acceptance falls, tests become rare and the average follows slowly; when it rises, old evidence weighs
+// too much. So half of the evidence is dropped after a run that the estimate finds too unlikely: rounds
+// without an accepted token (three at 0.85, fifteen at 0.3), or tokens without a rejection (five at 0.35).
 void EwmaGamma::watch_for_change(int32_t drafted, int32_t accepted) {
   zeros_ = accepted == 0 ? zeros_ + 1 : 0;
   streak_ = accepted == drafted ? streak_ + accepted : 0;

@@ -36,7 +36,7 @@ class EwmaGamma : public GammaPolicy {
   EwmaBatch* batch_;  // of the group that it runs in
   EwmaMember self_;
   bool joined_ = false;
-  // A prompt that was read is charged, in plain steps, as the text grows that it was read for.
+  // Plain steps for the prefill of its prompt; charged gradually, as the text grows.
   double owed_ = 0;
   int32_t owed_tokens_ = 0;
   int32_t zeros_ = 0;   // rounds in a row without an accepted token

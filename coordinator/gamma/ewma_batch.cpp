@@ -7,10 +7,9 @@
 namespace outrider {
 namespace {
 
-constexpr int32_t kFirstLength = 1;  // until it is known what drafting costs
-constexpr double kLongWait = 4;      // plain steps: prompts that take longer to read are not waited for
-constexpr double kLeastShadow =
-    0.25;  // plain steps that a shadow draft is thought to cost at least: wake-ups
+constexpr int32_t kFirstLength = 1;    // until the cost of drafting is known
+constexpr double kLongWait = 4;        // plain steps: longer prefills are not waited for
+constexpr double kLeastShadow = 0.25;  // plain steps; the least assumed cost of a probe draft: wake-ups
 
 }  // namespace
 
@@ -61,7 +60,7 @@ void EwmaBatch::learn_shadow(int32_t drafted, int32_t accepted) {
 
 void EwmaBatch::learn_acceptance(int32_t drafted, int32_t accepted) {
   if (drafted == 0) return;
-  // Decayed once a step, in as many parts as there are sequences.
+  // Each sequence drops its share of one decay per step.
   shared_.forget((1 - options_.decay) / static_cast<double>(std::max<size_t>(1, members_.size())));
   shared_.update(drafted, accepted);
 }
@@ -91,7 +90,7 @@ void EwmaBatch::decide(const CostModel& cost) {
   }
   plain_seconds_ = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
   in_seconds_ = cost.is_in_seconds();
-  const bool step_over = step_.rounds > 0;  // else somebody joined or left, or a shadow came
+  const bool step_over = step_.rounds > 0;  // false: a sequence joined or left, or a probe draft came
   if (step_over) settle(cost, total_context, trials_.ended(early));
   const GoodputChoice best = best_choice(cost, total_context);
   choose(cost, total_context, best, all_chosen);
@@ -108,7 +107,7 @@ GoodputChoice EwmaBatch::best_choice(const CostModel& cost, int64_t context) {
 }
 
 void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen) {
-  for (size_t i = 0; i < members_.size(); ++i)  // whose prompt is not worth reading
+  for (size_t i = 0; i < members_.size(); ++i)  // members whose prompt is not worth a prefill
     if (unread_[i].seconds > 0 && limits_[i] == 0) members_[i]->gamma = 0;
   if (cost.draft_doubted()) {
     for (size_t i = 0; i < members_.size(); ++i) members_[i]->gamma = std::min(kFirstLength, limits_[i]);
@@ -133,8 +132,8 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
   return tokens / (cost.verify_seconds(rows, context) + cost.draft_phase_seconds(longest, total));
 }
 
-// The step that ended, at what it costs by the model and not by the clock: a pass that was held up is not the
-// drafter's fault, and one that is always slow the model knows.
+// Charges the finished step at its modelled cost, not its measured time, so a single stall is not blamed on
+// drafting. A systematic slowdown is in the model.
 void EwmaBatch::settle(const CostModel& cost, int64_t context, Trials::Kind trial) {
   const Step step = std::exchange(step_, {});
   settle_shadows(cost, context);
@@ -157,8 +156,9 @@ void EwmaBatch::settle(const CostModel& cost, int64_t context, Trials::Kind tria
   }
 }
 
-// While drafting is off for what it lost, its shadows count as if they had been rounds, so that it comes back
-// when they gain. All of them together: those that are wrong at once are known to be so first.
+// While drafting is off because it lost time, probe drafts count as if they had been rounds, so that drafting
+// returns when it would gain. Waits for all probe drafts of a step, because rejected ones are known
+// first and would bias the result.
 void EwmaBatch::settle_shadows(const CostModel& cost, int64_t context) {
   if (shadow_out_) return;
   const Step shadow = std::exchange(shadow_, {});
@@ -167,7 +167,7 @@ void EwmaBatch::settle_shadows(const CostModel& cost, int64_t context) {
   standing_.settle_shadow(shadow.tokens() - shadow.seconds(cost, context) / plain);
 }
 
-// All sequences try in the same step, so the wait is paid once and all of them learn.
+// All sequences try in the same step, so the wait is paid once and all sequences learn from it.
 void EwmaBatch::consider_trial(const CostModel& cost, double best_rate) {
   const bool off =
       std::all_of(members_.begin(), members_.end(), [](const EwmaMember* m) { return m->gamma == 0; });
@@ -191,21 +191,21 @@ void EwmaBatch::consider_trial(const CostModel& cost, double best_rate) {
   trials_.consider_draft(drafts + before, false);
 }
 
-// What a shadow draft may take from a target that shares devices or cores with the drafter; the link's time
-// it does not.
+// The time that a probe draft may take from a target that shares devices or cores with the drafter. The link
+// takes no such time.
 double EwmaBatch::shadow_seconds(const CostModel& cost) const {
   const auto explorers =
       std::count_if(members_.begin(), members_.end(), [](const EwmaMember* m) { return m->explores; });
   const int32_t total = static_cast<int32_t>(explorers) * ProbeBudget::kLength;
   const double drafting = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
-  // Looking into the text is no work: a message there and back is all.
+  // A lookup in the text costs no work: only the exchange of messages counts.
   const double least = finds_ ? std::min(kLeastShadow * plain_seconds_, cost.exchange_seconds())
                               : kLeastShadow * plain_seconds_;
   return std::max(least, drafting + cost.shadow_reading_seconds() + explorers_reading_);
 }
 
-// Who makes the drafts that only tell something: those whose texts have been read, or the one that has the
-// least to be read, and further ones as long as all of it is little. How many there are.
+// Chooses the sequences that make probe drafts: those that the worker has prefilled, or else the one with the
+// shortest prefill, and further ones while the total prefill stays short. Returns their number.
 int32_t EwmaBatch::choose_explorers() {
   explorers_reading_ = 0;
   std::vector<EwmaMember*> by_reading;
@@ -231,13 +231,15 @@ int32_t EwmaBatch::choose_explorers() {
   return count;
 }
 
-// One sequence asks a drafter of its own process for the first token at once: it can only be slow.
+// True if a single sequence may ask a drafter in its own process for its first token at once: that can at
+// worst be slow.
 bool EwmaBatch::is_first_contact(const CostModel& cost) const {
   return alone() && !members_.empty() && members_.front()->local && !cost.draft_known();
 }
 
-// No round waits for a stranger, nor for prompts that take long to read, nor for drafts of a worker that
-// reads them. Until it is known what drafts cost a few of the sequences find it out.
+// Decides whether to make probe drafts in place of drafts: if the worker's cost is unknown or stale, if the
+// prefill would take more than kLongWait plain steps, or if the worker is busy with such a prefill. While
+// costs are unknown, only a few sequences explore.
 void EwmaBatch::consider_rehearsal(const CostModel& cost) {
   const bool tries = trial() == Trials::Kind::kDraft;
   bool drafts = tries;

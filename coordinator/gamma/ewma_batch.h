@@ -1,6 +1,6 @@
-// What the sequences of one ewma policy decide together: those of a target group wait for each other's drafts
-// and share each pass, so there is one decision for all of them, made again after every step, and when
-// somebody joins. Also what new sequences start from.
+// Joint decisions of the sequences of one ewma policy. The sequences of a target group wait for each other's
+// drafts and share each pass, so there is one decision for all sequences, renewed after every step and
+// whenever a sequence joins. Also holds the starting estimates of new sequences.
 #pragma once
 
 #include <vector>
@@ -16,30 +16,30 @@ namespace outrider {
 
 struct EwmaOptions {
   int32_t max = kDefaultGammaMax;
-  int32_t found_max = 64;  // of a draft that is found in the text, and is ended where rows stop paying
+  int32_t found_max = 64;  // limit of a draft found in the text, ended where rows stop paying
   double decay = 0.95;
   double prior_mean = 0.7, prior_tests = 10;
-  double switch_gain = 0.01;  // predicted, before lengths change
-  double surprise = 0.005;    // chance of a run of rounds that halves the evidence; 0: never
-  double shrink = 1000;       // tests that the others of a batch are worth in a sequence's estimate
-  bool trials = true;         // of plain steps and of drafts, whichever is not done now
+  double switch_gain = 0.01;  // least predicted gain that changes lengths
+  double surprise = 0.005;    // chance of a run of rounds at which the evidence is halved; 0: never
+  double shrink = 1000;       // weight of the batch in a sequence's estimate, in tests
+  bool trials = true;         // trials of the choice not in use: plain steps or drafts
 };
 
-// A sequence.
+// One sequence of the batch.
 struct EwmaMember {
-  // A draft that nobody waits for is being made, after its prompt.
+  // A probe draft is being made, after the prefill of its prompt.
   bool is_read_aside() const { return unread.seconds > 0 && shadow_out; }
 
-  // Told before each decision.
+  // Inputs, set before each decision.
   AcceptanceEwma acceptance;
   int32_t limit = 0, context = 0;
   bool early = false;
   Shadows shadows = Shadows::kNone;
   bool shadow_out = false;
-  bool local = false;  // the drafter, and this is the only sequence
+  bool local = false;  // the drafter is in this process, and this is the only sequence
   bool found = false;
   UnreadPrompt unread;
-  // Decided.
+  // Decisions.
   int32_t gamma = -1;     // none chosen yet
   bool explores = false;  // makes the drafts of a trial, or the first ones
 };
@@ -56,11 +56,11 @@ class EwmaBatch {
   double estimate(const EwmaMember& member) const;  // its own evidence, and that of the batch
   bool off() const { return trials_.off(); }
   Trials::Kind trial() const { return trials_.now(); }
-  // This step is plain, and shadow drafts are made.
+  // True if this step is plain and probe drafts are made.
   bool rehearses() const { return rehearses_; }
-  // In plain steps: of a prompt that was read.
+  // Charges plain steps for the prefill of a prompt.
   void charge(double steps) { standing_.charge(steps); }
-  double plain_seconds() const { return plain_seconds_; }  // of a step, as it was last decided
+  double plain_seconds() const { return plain_seconds_; }  // of a step, at the last decision
   bool alone() const { return members_.size() < 2; }
   bool finds() const { return finds_; }
 
@@ -70,7 +70,7 @@ class EwmaBatch {
     double tokens() const { return 1 + static_cast<double>(accepted) / rounds; }  // of a sequence
     double seconds(const CostModel& cost, int64_t context) const;
 
-    int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;  // longest: 1 at least if somebody waited
+    int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;  // longest: at least 1 if a round waited
   };
   void learn_acceptance(int32_t drafted, int32_t accepted);
   void settle(const CostModel& cost, int64_t context, Trials::Kind trial);
@@ -87,22 +87,23 @@ class EwmaBatch {
   EwmaOptions options_;
   std::vector<EwmaMember*> members_;
   AcceptanceEwma shared_;  // of all sequences, decayed by the step
-  bool finds_ = false;     // all have drafters that end their drafts themselves: a gamma says whether to ask
+  bool finds_ = false;     // all drafters end their drafts themselves: gamma only says whether to ask
   FoundDrafts found_;
   Step step_, shadow_;  // since the last decision
   Trials trials_;
   Standing standing_;
   bool stale_ = true;
 
-  // A drafter that was not heard of for a while is behind with its reading, and may be slow, far or dead. So
-  // it makes a shadow draft before a round waits for it; where that can be tested, trials are nothing else.
+  // A drafter without messages for a while has fallen behind with its prefill, and may be slow, far or dead.
+  // So it makes a probe draft before a round waits for it. Where probe drafts can be tested, trials are
+  // probe drafts only.
   Shadows shadows_ = Shadows::kNone;  // the least that any sequence can have
   bool shadow_out_ = false;
   bool rehearses_ = false;
-  int32_t since_draft_ = kRehearsedFor;  // steps since the last draft or shadow
+  int32_t since_draft_ = kRehearsedFor;  // steps since the last draft or probe draft
   static constexpr int32_t kRehearsedFor = 4;
 
-  double plain_seconds_ = 0;  // of a step, as it was last decided; no measure until a pass was
+  double plain_seconds_ = 0;  // of a step, at the last decision; no measure before the first pass
   bool in_seconds_ = false;
   double explorers_reading_ = 0;  // seconds
 

@@ -23,7 +23,7 @@ double FoundDrafts::rate(const CostModel& cost, int32_t batch, int64_t context) 
 double FoundDrafts::Memory::rate(const CostModel& cost, int32_t batch, int64_t context) const {
   const auto further = static_cast<int32_t>(std::lround(batch * drafted / rounds));
   const double tokens = batch * (1 + accepted / rounds);
-  // The wait is that for one token: what a drafter without a model takes does not depend on the length.
+  // The wait is that for one token: the time of a drafter without a model does not depend on the length.
   return tokens / (cost.verify_seconds(batch + further, context) + cost.draft_phase_seconds(1, 1));
 }
 

@@ -1,5 +1,5 @@
-// Whether drafts that are found in the text pay, where the drafter ends each one itself: from what the last
-// ones brought and how many rows they took, those that found nothing included.
+// Decides whether drafts found in the text pay, where the drafter ends each draft itself: from the gains and
+// rows of the last drafts, empty ones included.
 #pragma once
 
 #include "coordinator/cost_model.h"
@@ -14,14 +14,14 @@ class FoundDrafts {
   double rate(const CostModel& cost, int32_t batch, int64_t context) const;
 
  private:
-  // Decayed sums over rounds. What repeats comes in stretches: one memory is long, so that a dry stretch is
-  // not taken for the end, the other one is short, so that a stretch is noticed when it begins.
+  // Decayed sums over rounds. Repetitions come in stretches. The long memory keeps a dry stretch from looking
+  // like the end, the short one notices a stretch when it begins.
   struct Memory {
     double decay, rounds, accepted, drafted;
     void add(double drafted_tokens, double accepted_tokens, size_t batch);
     double rate(const CostModel& cost, int32_t batch, int64_t context) const;
   };
-  // At first as if two rounds had drafted a token each, of which most were right.
+  // The prior: two rounds with a drafted token each, mostly right.
   Memory long_{.decay = 0.99, .rounds = 2, .accepted = 1.4, .drafted = 2};
   Memory short_{.decay = 0.8, .rounds = 2, .accepted = 1.4, .drafted = 2};
 };

@@ -171,7 +171,7 @@ Result<double> gamma_number(const GammaArguments& arguments, const std::string& 
 
 namespace {
 
-// Decides as the policy inside, and drafts no more than `most` tokens.
+// Decides like the policy inside, and limits drafts to `most` tokens.
 class CappedGamma final : public GammaPolicy {
  public:
   CappedGamma(std::unique_ptr<GammaPolicy> policy, int32_t most) : policy_(std::move(policy)), most_(most) {}
@@ -193,7 +193,7 @@ class CappedGamma final : public GammaPolicy {
   const int32_t most_;
 };
 
-// A value that is no number is refused elsewhere.
+// Values that are not numbers are refused elsewhere.
 bool asks_for_more(std::string_view value, int32_t most) {
   while (!value.empty()) {
     const std::string_view step = value.substr(0, value.find('/'));

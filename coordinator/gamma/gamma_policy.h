@@ -1,6 +1,6 @@
-// Decides how many tokens to draft next. One instance per sequence. Unless a policy says otherwise it is fed
-// only with its sequence's own past rounds and with what rounds cost; it never sees a token that is not yet
-// decided on: a stopping time, else the p/q rules would be biased. One file per policy.
+// Decides how many tokens to draft next. One instance per sequence. Unless a policy says otherwise, its only
+// inputs are its sequence's past rounds and the cost of rounds. It never sees an undecided token: the length
+// is a stopping time, or the p/q rules would be biased. One file per policy.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace outrider {
 
 constexpr int32_t kDefaultGammaMax = 16;
 
-// What a draft that no round waits for (GammaPolicy::shadow) can teach about a sequence.
+// The information that a probe draft (GammaPolicy::shadow) can give about a sequence.
 enum class Shadows : uint8_t {
-  kNone,   // it would not be made
-  kCosts,  // what drafts cost
-  kTests,  // also, whether the text goes on as it says: match rules accept what the target says anyway
+  kNone,   // no probe drafts are made
+  kCosts,  // the cost of drafts
+  kTests,  // the cost and the acceptance: under match rules the text shows what would have been accepted
 };
 
 struct GammaContext {
@@ -30,17 +30,17 @@ struct GammaContext {
   int32_t batch_size = 1;           // running sequences
   int32_t group = 0;                // the target group that they run in; another one after it was lost
   int32_t context_length = 0;       // C
-  const CostModel* cost = nullptr;  // what rounds cost here; null: nothing is known yet
+  const CostModel* cost = nullptr;  // the cost of rounds here; null: unknown
   bool ahead = false;               // drafting overlaps verification (--pipeline ahead)
-  // The round before the one that is decided on is not over: the next outcome is of that one.
+  // The round before the decided one is still running: the next outcome belongs to that round.
   bool early = false;
   Shadows shadows = Shadows::kNone;
-  bool shadow_out = false;  // one is under way; another would not be made
+  bool shadow_out = false;  // a probe draft is under way; no other would be made
   bool local = false;       // the drafter is in the coordinator's process: neither far nor dead
   // The drafter finds drafts in the text, and can end each where its rows stop paying.
   bool found = false;
-  // What its drafter takes to read before it drafts, where that is more than a few tokens, and how many
-  // tokens the request probably still gets.
+  // The drafter's prefill time before it drafts, where that is more than a few tokens, and the expected
+  // number of tokens that the request will still emit.
   double reading_seconds = 0;
   int32_t remaining = 1 << 20;
 };
@@ -54,7 +54,7 @@ struct RoundOutcome {
   int64_t round_ns = 0;  // from the decision about gamma to the verdict
   int32_t batch_size = 1;
   const CostModel* cost = nullptr;
-  std::span<const float> margins;  // of the verified tokens, where the stop rule made the drafter tell them
+  std::span<const float> margins;  // of the verified tokens; only with StopKind::kChances
   bool found = false;              // the drafter chose its length (GammaPolicy::longest_found), perhaps 0
 };
 
@@ -63,21 +63,21 @@ class GammaPolicy {
   virtual ~GammaPolicy() = default;
   virtual int32_t next(const GammaContext& context) = 0;  // >= 0
   virtual void update(const RoundOutcome& outcome) = 0;
-  // Goes with the gamma that next() gave last, and may end the draft before it.
+  // Belongs to the last gamma of next(), and may end the draft before it.
   virtual StopRule stop_rule() const { return {}; }
-  // Goes with a gamma above 0 that next() gave last, where GammaContext::found: the drafter ends the draft by
-  // what rows cost, behind so many tokens at most. 0: it is of gamma tokens.
+  // Belongs to the last positive gamma of next(), where GammaContext::found: the drafter ends the draft by
+  // the cost of rows, at this many tokens at most. 0: the draft has gamma tokens.
   virtual int32_t longest_found() const { return 0; }
-  // Goes with a gamma of 0 that next() gave last: a draft of so many tokens, made while the target goes on
+  // Belongs to the last gamma of 0 of next(): the length of a probe draft, made while the target goes on
   // without it; 0: none.
   virtual int32_t shadow() const { return 0; }
-  // One came, and the text has gone on past it. `drafted` is 0 where it could not be tested.
+  // A probe draft came, and the text has gone on past it. `drafted` is 0 where it could not be tested.
   virtual void observe_shadow(int32_t drafted, int32_t accepted) { (void)drafted, (void)accepted; }
 };
 
 using GammaPolicyFactory = std::function<std::unique_ptr<GammaPolicy>()>;
 
-// Whether a policy may be one that reads a file of this machine: not where somebody else names it.
+// Whether a policy's name may refer to a file of this machine. Refused for names that come from a client.
 enum class PolicyFiles { kRead, kRefused };
 
 // "NAME[:key=value,...]", e.g. "heuristic:start=5,max=8". Errors name the nearest known name or key.

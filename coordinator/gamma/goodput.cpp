@@ -15,7 +15,7 @@ GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<con
   struct Candidate {
     double reach;
     size_t request;
-    bool operator<(const Candidate& other) const {  // of equals the lower request first
+    bool operator<(const Candidate& other) const {  // the lower request first among equals
       return reach != other.reach ? reach < other.reach : request > other.request;
     }
   };
@@ -41,7 +41,7 @@ GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<con
   return best;
 }
 
-// Estimates are: so much more than its price a prompt's reading must promise.
+// Estimates are uncertain: a prefill must promise this many times its price.
 constexpr double kMargin = 1.5;
 
 GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<int32_t> limits,
@@ -50,7 +50,7 @@ GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<int
   const double plain = batch / cost.verify_seconds(batch, context);
   for (;;) {
     GoodputChoice best = allocate_goodput(acceptance, limits, cost, context);
-    // Seconds of the batch, a token.
+    // Saved seconds of the batch per token.
     const double saved = cost.is_in_seconds() ? std::max(0.0, 1 / plain - 1 / best.rate) : 0;
     bool all_pay = true;
     for (size_t r = 0; r < unread.size(); ++r) {
@@ -66,7 +66,7 @@ namespace {
 
 class GoodputGamma;
 
-// The running sequences of one factory in a target group. The allocation is made again only after an update.
+// The running sequences of one factory in a target group. The allocation is renewed only after an update.
 struct Batch {
   std::vector<GoodputGamma*> members;
   bool stale = true;

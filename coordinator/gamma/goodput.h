@@ -15,21 +15,21 @@ struct GoodputChoice {
   double rate = 0;              // predicted tokens per second
 };
 
-// A request whose drafter has a prompt to read before it drafts.
+// A request whose drafter must prefill a prompt before it drafts.
 struct UnreadPrompt {
-  double seconds = 0;     // that reading takes; 0: nothing is to be read
+  double seconds = 0;     // prefill time; 0: no prefill is needed
   int32_t remaining = 0;  // tokens that the request probably still gets
 };
 
-// acceptance[r]: of every draft token of request r. From all zeros the token with the largest chance of being
-// reached is added again and again; the best prefix of these choices wins. Reach falls along each request, so
-// that order is the best one for the numerator.
+// acceptance[r]: acceptance rate of request r's draft tokens. Starting from all zeros, adds the token with
+// the largest chance of being reached, again and again; returns the best prefix of this order. The chance
+// falls along each request, so this order maximises the numerator.
 GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<const int32_t> limits,
                                const CostModel& cost, int64_t context);
 
-// The same, where prompts are read only if that pays: what drafting saves on the tokens that are still to
-// come must be more than the reading costs, for which all wait, or which delays the target where both share
-// devices. Sets the limits of the others to 0.
+// The same, with prefills only where they pay: the savings on the remaining tokens must exceed the cost of
+// the prefill, for which all sequences wait, or which delays a target on the same devices. Sets the other
+// limits to 0.
 GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<int32_t> limits,
                                std::span<const UnreadPrompt> unread, const CostModel& cost, int64_t context);
 

@@ -8,14 +8,14 @@
 namespace outrider {
 namespace {
 
-// A drafter may say anything.
+// Clamps the margin, since a drafter may send any value.
 double margin_of(const RoundOutcome& outcome, size_t place) {
   return std::clamp(static_cast<double>(outcome.margins[place]), -static_cast<double>(kMostMargin),
                     static_cast<double>(kMostMargin));
 }
 
-constexpr double kForgetStep = 0.98;  // of what steps brought and cost, as the cost model forgets passes
-constexpr int32_t kFurtherRows = 4;   // over which a row's price is taken: kernels have steps
+constexpr double kForgetStep = 0.98;  // weight of old steps at each new one, as in the cost model
+constexpr int32_t kFurtherRows = 4;   // rows that the price of one is averaged over: kernels have steps
 constexpr int32_t kSendsFirst = 32;   // rounds, of which one sends its first token, however unlikely: else
                                       // nothing would tell that it has become likelier
 
@@ -39,8 +39,8 @@ void LogisticBatch::settle(const CostModel& cost) {
         kForgetStep * drafting_[place] + (place < step.drafting.size() ? step.drafting[place] : 0);
 }
 
-// Tokens that were expected, where margins tell: what a step happened to bring scatters by a multiple of what
-// a price may.
+// Uses expected tokens where margins are known: the actual tokens of a step scatter by a multiple of what a
+// price may.
 double LogisticBatch::tokens_of(const RoundOutcome& outcome, double base) const {
   if (outcome.margins.size() < static_cast<size_t>(outcome.drafted)) return outcome.accepted + 1;
   double survival = 1, tokens = 1;
@@ -66,16 +66,16 @@ void LogisticBatch::learn(const RoundOutcome& outcome, double base) {
     fit_.observe(place, base, margin_of(outcome, place), place < static_cast<size_t>(outcome.accepted));
 }
 
-// Of one row more in a pass as it usually is.
+// Seconds that one more row adds to a pass of the usual size.
 double LogisticBatch::row_seconds(const CostModel& cost) const {
   const auto rows = static_cast<int32_t>(rows_ / steps_);
   const double seconds = cost.verify_seconds(rows + kFurtherRows, 0) - cost.verify_seconds(rows, 0);
   return std::max(0.0, seconds / kFurtherRows);
 }
 
-// Sequences that usually draft a token at this place, where this one does. They share the next pass of the
-// draft model as far as they go on; to count those who usually do would be no use: where nobody ever does, a
-// sequence would have to pay for that pass alone, and nobody ever would.
+// The expected number of sequences that draft a token at this place, at least 1. These sequences share the
+// next pass of the draft model. The usual number alone would not do: where no sequence usually drafts, one
+// sequence would have to pay for the whole pass, and would never draft.
 double LogisticBatch::drafting(size_t place) const {
   const double usual = place < drafting_.size() ? drafting_[place] / steps_ : 0;
   return std::clamp(usual, 1.0, std::max(1.0, sequences_ / steps_));
@@ -99,8 +99,8 @@ std::vector<PlaceRule> LogisticBatch::places(double chance, int32_t limit, bool 
   return places;
 }
 
-// Where ewma tries something it stays a trial. Until the fit is known drafts are as long as ewma has them,
-// and are not ended by what they show: else only what is likely would ever be tested.
+// Trials of ewma stay trials. Until the fit is known, drafts have ewma's lengths and are not ended early, or
+// only likely tokens would ever be tested.
 int32_t LogisticGamma::next(const GammaContext& context) {
   const CostModel& cost = cost_of(context.cost);
   batch_ = &batches_->of(context.group);
@@ -115,7 +115,7 @@ int32_t LogisticGamma::next(const GammaContext& context) {
   return limit;
 }
 
-// A draft that was ended counts as one of that length, and one that was not sent as one that was rejected.
+// A draft that was ended early counts as a draft of that length; one that was not sent counts as rejected.
 void LogisticGamma::update(const RoundOutcome& outcome) {
   batch_->learn(outcome, log_odds_of(lengths_.estimate()));
   RoundOutcome ended = outcome;

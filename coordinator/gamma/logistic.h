@@ -1,15 +1,14 @@
-// Lengths by the drafter's confidence. Whether anybody drafts, and what is tried now and then, is the ewma
-// policy's; how long a draft gets is decided token by token where it is made (StopKind::kChances), by the
-// chance that all of it is accepted against what one more token costs everybody.
+// Draft lengths by the drafter's confidence. The ewma policy decides whether to draft at all, and makes
+// trials. The length of a draft is decided token by token in the drafter (StopKind::kChances): the chance
+// that the whole draft is accepted is weighed against the cost of one more token for the batch.
 //
-// The price of a token is the batch's own tokens per second times the seconds that it adds to the step. That
-// is the condition for the most tokens per second: a token belongs into the step while it brings more a
-// second than the step does on average (Dinkelbach 1967). One price for all sequences of a batch gives every
-// sequence the tokens that it would have from one budget, spent on the likeliest tokens of all of them: the
-// price is what the last token of that budget brings.
+// The price of a token is the batch's tokens per second times the seconds that the token adds to the step.
+// This maximises tokens per second: a token belongs to the step while its own rate exceeds the average rate
+// of the step (Dinkelbach 1967). One price for all sequences of a batch gives each the tokens that it would
+// get from one common budget spent on the likeliest tokens.
 //
-// No draft sees a token that is not decided on yet: a price is of past steps, and the chance at a place is a
-// function of the distributions up to it, so the p/q rules stay exact (docs/policies.md).
+// A decision about a token never sees the token: a price depends on past steps, and the chance at a place is
+// a function of the distributions up to it, so the p/q rules stay exact (docs/policies.md).
 #pragma once
 
 #include <memory>
@@ -22,18 +21,18 @@ namespace outrider {
 
 struct LogisticOptions {
   int32_t max = kDefaultGammaMax;
-  double memory = 0.998;     // of a tested token, at the next
-  double ridge = 50;         // tested tokens that what a place differs by has to outweigh
+  double memory = 0.998;     // weight of a tested token after the next one
+  double ridge = 50;         // tested tokens that outweigh the prior of a place's deviation
   int64_t known_from = 100;  // tested tokens; until then lengths are ewma's
 };
 
-// What the sequences of one factory share in a target group: the fit, and what steps brought and cost.
+// State shared by the sequences of one factory in a target group: the fit, and the gains and costs of steps.
 class LogisticBatch {
  public:
   explicit LogisticBatch(const LogisticOptions& options)
       : options_(options), fit_(options.memory, options.ridge) {}
 
-  // Before the first decision of a step: what the one that ended brought.
+  // Before the first decision of a step: accounts for the step that ended.
   void settle(const CostModel& cost);
   void plan(int32_t context) { context_ += context; }
   void learn(const RoundOutcome& outcome, double base);
@@ -48,14 +47,14 @@ class LogisticBatch {
 
   LogisticOptions options_;
   ChanceFit fit_;
-  // Of the step under way.
+  // The current step.
   struct Step {
     int32_t rounds = 0, drafted = 0, longest = 0;
     double tokens = 0;
     std::vector<int32_t> drafting;  // by place: sequences that drafted so far
   } step_;
   int64_t context_ = 0;
-  // Of steps with drafts, decayed by the step.
+  // Sums over steps with drafts, decayed once a step.
   double tokens_ = 0, seconds_ = 0, steps_ = 0, rows_ = 0, sequences_ = 0;
   std::vector<double> drafting_;
 };
@@ -83,7 +82,7 @@ class LogisticGamma : public GammaPolicy {
   LogisticBatch* batch_;  // of the group that it runs in
   EwmaGamma lengths_;
   StopRule rule_;
-  int32_t rounds_ = 0;  // in which drafts may be ended
+  int32_t rounds_ = 0;  // with drafts that may be ended early
 };
 
 }  // namespace outrider

@@ -1,6 +1,6 @@
-// PEARL-like lengths for drafting ahead: a block takes as long to draft as to verify, and
-// after a rejection the first token goes alone, so that the target can start. Where drafting waits for the
-// verdict, or acceptance is below what draft-ahead needs, it is the ewma policy.
+// Lengths for drafting ahead, as in PEARL: drafting a block takes as long as verifying one, and after a
+// rejection the first token is sent alone, so that the target can start. Where drafting waits for verdicts,
+// or acceptance is too low for drafting ahead, it behaves like the ewma policy.
 #include <cmath>
 
 #include "coordinator/gamma/closed_forms.h"
@@ -32,7 +32,7 @@ class PipelinedGamma : public GammaPolicy {
   }
 
  private:
-  // Draft-ahead with the carry test against lockstep, both at their lengths.
+  // Compares drafting ahead, with the carry test, to lockstep, each at its best length.
   bool pays(const GammaContext& context) {
     const CostModel& cost = cost_of(context.cost);
     const double plain = cost.round_seconds(0, context.batch_size, context.context_length);

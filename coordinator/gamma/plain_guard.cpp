@@ -5,7 +5,7 @@
 namespace outrider {
 namespace {
 
-constexpr double kSwitchGain = 0.02;  // predicted, before it changes its mind
+constexpr double kSwitchGain = 0.02;  // least predicted gain for a change
 
 }  // namespace
 

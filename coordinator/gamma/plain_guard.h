@@ -1,5 +1,5 @@
 // Gamma 0 for policies that do not weigh costs themselves: when no draft length is predicted to beat plain
-// decoding, their wish is put aside and only probes run.
+// decoding, their choice is overridden and only probes run.
 #pragma once
 
 #include "coordinator/gamma/acceptance.h"

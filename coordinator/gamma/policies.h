@@ -1,4 +1,4 @@
-// The policies behind gamma_policy.h's factory, and what the factory needs to know about each.
+// The policies behind gamma_policy.h's factory, and their descriptions for the factory.
 #pragma once
 
 #include <map>
@@ -21,11 +21,11 @@ struct GammaKey {
 struct GammaPolicyInfo {
   std::string name;
   std::string summary;
-  std::string source;  // who published it; docs/policies.md has the reasons for its constants
+  std::string source;  // publication; docs/policies.md has the reasons for its constants
   std::vector<GammaKey> keys;
-  // Every key is present, with its default where none was given.
+  // `arguments` has every key, with its default if it was not given.
   Result<GammaPolicyFactory> (*make)(const GammaArguments& arguments);
-  bool reads_file = false;  // that its arguments name
+  bool reads_file = false;  // reads a file named by its arguments
 };
 
 const std::vector<GammaPolicyInfo>& gamma_policy_table();
@@ -53,7 +53,7 @@ Result<GammaPolicyFactory> heuristic_gamma_from(const GammaArguments& arguments)
 // Gammas from a file, one per speculative round; the last one repeats.
 Result<GammaPolicyFactory> replay_gamma_from(const GammaArguments& arguments);
 
-// One file each; the table says what they do.
+// One file each; the table describes them.
 Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> logistic_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> position_gamma_from(const GammaArguments& arguments);

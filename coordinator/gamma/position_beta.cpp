@@ -44,7 +44,7 @@ int32_t PositionBetaGamma::next(const GammaContext& context) {
                                     gamma_rate(tokens_[static_cast<size_t>(gamma_)], gamma_, context))
     gamma_ = best.gamma;
   if (gamma_ == 0) return probes_.next(context);
-  // Exploration is alike in every run: its draws depend on nothing but how many decisions went before.
+  // Exploration is reproducible: its draws depend only on the number of earlier decisions.
   const bool explores =
       draw_uniform(Seed{}, Purpose::kPolicy, Position(decisions_++), Round{}) < options_.explore;
   return std::min({gamma_ + (explores ? 1 : 0), options_.max, context.limit});

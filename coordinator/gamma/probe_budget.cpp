@@ -8,8 +8,8 @@ namespace outrider {
 namespace {
 
 constexpr double kShare = 0.01;
-constexpr double kHeldUp = 2;     // times the prediction: a round that took longer was held up by others
-constexpr double kMaxProbes = 4;  // credit for so many: a burst can confirm what one probe found
+constexpr double kHeldUp = 2;     // times the prediction; a longer round was delayed by others
+constexpr double kMaxProbes = 4;  // credit limit, in probes: a burst can confirm what one probe found
 
 }  // namespace
 

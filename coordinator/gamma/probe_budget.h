@@ -1,7 +1,7 @@
-// How a policy at gamma 0 finds out that drafting pays again, without ever paying much for it: plain rounds
-// earn 1 % of their time, a probe runs when the credit covers what it is predicted to cost, and is charged
-// what it really cost, unless it lost its core to other programs. A probe that was accepted paid for itself,
-// so the next one follows at once; a useless or very slow drafter costs at most about 1 %.
+// Lets a policy at gamma 0 find out that drafting pays again, at a small cost: plain rounds earn 1 % of their
+// time, a probe runs when the credit covers its predicted cost, and is charged its real cost, unless other
+// programs took its core. An accepted probe pays for itself, so the next one follows at once; a useless or
+// very slow drafter costs at most about 1 %.
 #pragma once
 
 #include "coordinator/gamma/gamma_policy.h"
@@ -12,16 +12,16 @@ class ProbeBudget {
  public:
   static constexpr int32_t kLength = 2;
 
-  // Called for a round that would be plain: 0, or the length of a probe.
+  // For a round that would be plain: returns 0, or the length of a probe.
   int32_t next(const GammaContext& context);
-  // Called for the outcome of that round.
+  // Takes the outcome of that round.
   void update(const RoundOutcome& outcome);
 
  private:
   double credit_ = 0;     // seconds
-  double plain_ = 0;      // predicted for the round that runs, had it been plain
-  double predicted_ = 0;  // what a probe is predicted to cost
-  double longest_ = 0;    // the most that the round that runs may be charged, or earn by
+  double plain_ = 0;      // predicted time of the current round, had it been plain
+  double predicted_ = 0;  // predicted cost of a probe
+  double longest_ = 0;    // limit of a charge or gain by the current round
 };
 
 }  // namespace outrider

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxGammas = 1 << 20;
 constexpr size_t kMaxBytes = size_t{16} << 20;  // of the file: a device may have no end
-constexpr size_t kTold = 40;                    // characters of what is no number
+constexpr size_t kTold = 40;                    // characters of a wrong value that an error shows
 
 class ReplayGamma : public GammaPolicy {
  public:

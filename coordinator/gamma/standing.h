@@ -1,6 +1,6 @@
-// How far drafting has brought a batch ahead of plain decoding, in plain steps. While it is behind nobody
-// drafts, trials apart: so whatever the estimates say, what drafting has lost stays below the start, and 1 %
-// of the plain steps since.
+// The lead of drafting over plain decoding in a batch, in plain steps. While the lead is negative the batch
+// does not draft, trials excepted. So drafting never loses more than the starting credit plus 1 % of the
+// plain steps since, however wrong the estimates are.
 #pragma once
 
 #include <algorithm>
@@ -9,25 +9,25 @@
 
 namespace outrider {
 
-inline constexpr double kTrialShare = 0.01;  // of plain steps, which drafts that only find out may lose
+inline constexpr double kTrialShare = 0.01;  // of plain steps; the part that exploring drafts may lose
 
 class Standing {
  public:
   bool is_behind() const { return steps_ < 0; }
-  // For a prompt that was read. It is taken from what drafts gain, as soon as they have gained something.
+  // Charges the prefill of a prompt. It is deducted from the gains of drafts as they come.
   void charge(double steps) { debt_ += steps; }
-  // A step is over that gained so much, or lost it, by the drafts that it asked for.
+  // A step is over. `gain`: plain steps gained or lost by the drafts that it asked for.
   void settle(bool asked, double gain) {
-    // A doubted step cost what the one did that settled the doubt.
+    // A doubted step is charged what the step that settled the doubt gained or lost.
     const double all = gain * (1 + std::exchange(doubted_, 0));
     steps_ = std::clamp(steps_ + (asked ? all : kTrialShare), kMin, kMax);
     const double paid = std::clamp(steps_ - kMin, 0.0, debt_);
     steps_ -= paid;
     debt_ -= paid;
   }
-  // One whose cost is doubted is over.
+  // A step is over whose cost is in doubt.
   void doubt(bool asked) { doubted_ += asked; }
-  // What drafts would have gained that no round waited for. So a batch that is behind comes back.
+  // The gain that probe drafts would have had. So a batch that is behind comes back.
   void settle_shadow(double gain) {
     if (is_behind()) steps_ = std::min(0.0, steps_ + gain);
   }
@@ -35,9 +35,9 @@ class Standing {
  private:
   static constexpr double kStart = 1.5;
   static constexpr double kMax = 8;   // past gains do not pay for a long loss
-  static constexpr double kMin = -2;  // nor is a wrong estimate of one step paid for by a thousand others
+  static constexpr double kMin = -2;  // a wrong estimate must not stop drafting for a thousand steps
   double steps_ = kStart;
-  double debt_ = 0;  // for prompts, not yet taken
+  double debt_ = 0;  // for prefills, not yet deducted
   int32_t doubted_ = 0;
 };
 

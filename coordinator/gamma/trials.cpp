@@ -9,19 +9,20 @@
 namespace outrider {
 namespace {
 
-// All that was written must be read for a trial of drafts. So those that found nothing so many times in a row
-// are so much rarer.
+// A trial of drafts prefills everything that was written since. After n fruitless trials in a row, trials
+// come n times as rarely, up to this factor.
 constexpr int32_t kRarest = 4;
-constexpr double kMaxTrials = 4;  // credit for so many: a burst can confirm what one found
-// Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
+constexpr double kMaxTrials = 4;  // credit limit, in trials: a burst can confirm what one trial found
+// Plain steps are tried often while the gain is unclear, and rarely otherwise: a wrong fit can look clear,
+// too.
 constexpr double kClearGain = 1.3;
 constexpr int32_t kMinGap = 16, kMaxGap = 1024;  // steps between trials of plain steps
-// The first trial comes at once, since nothing is known. Where drafting seems to gain as much as this it
-// would lose most, and comes after so many steps.
+// The first trial of plain steps comes at once, since their cost is unknown. Where drafting seems to gain at
+// least this factor, a trial would lose most, and is put off by kFirstPutOff steps.
 constexpr double kFirstClearGain = 1.6;
 constexpr int32_t kFirstPutOff = 16;
-// The first steps after a draft say nothing about plain decoding (settled_passes.h). What a plain step costs
-// decides more than any other figure, so the first trial finds it out.
+// The first steps after a draft are no measure of plain decoding (settled_passes.h). The cost of a plain step
+// matters more than any other figure, so the first trial measures it.
 constexpr int32_t kPlainSteps = SettledPasses::kUnsettled + 4;
 constexpr int32_t kFirstPlainSteps = SettledPasses::kUnsettled + 8;
 

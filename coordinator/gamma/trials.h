@@ -1,6 +1,7 @@
-// When what is not done now is tried: a short draft while nobody drafts, plain steps while somebody does.
-// Only so is it known what the other choice costs. Trials have a budget: other steps earn 1 % of their time,
-// and a trial is charged what it lost. Drafts that were accepted pay for themselves. Counts steps of a batch.
+// Decides when to try the choice that is not in use: a short draft while the batch does not draft, plain
+// steps while it drafts. Otherwise the cost of the other choice would be unknown. Trials have a budget: other
+// steps earn 1 % of their time, and a trial is charged what it lost. Accepted drafts pay for themselves.
+// Counts steps of a batch.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +14,23 @@ class Trials {
 
   explicit Trials(bool enabled) : enabled_(enabled) {}
 
-  bool off() const { return off_; }  // nobody drafts, trials apart
+  bool off() const { return off_; }  // the batch does not draft, trials excepted
   Kind now() const { return now_; }
-  // Of the step that has just ended. `early`: the step behind it was decided while it ran.
+  // The kind of the step that has just ended. `early`: the next step was decided while it ran.
   Kind ended(bool early) const { return early ? before_ : now_; }
 
-  // A step is over: a trial of drafts that gained so many seconds, one of plain steps, or none.
+  // A step is over: a trial of drafts that gained `gained` seconds, one of plain steps, or no trial.
   void settle_draft(double gained) { credit_ += gained; }
   void settle_plain(double seconds, int32_t rounds);
   void settle_other(double seconds);
 
-  // The next step; `off`: nobody drafts in it. True: a trial of plain steps goes on.
+  // Begins the next step; `off`: no sequence drafts in it. True: a trial of plain steps goes on.
   bool turn(bool off);
-  // A trial of drafts that takes so many seconds more than a plain step. `in_shadow`: no round will wait for
-  // these drafts, so it is charged at once.
+  // Considers a trial of drafts that takes `extra_seconds` more than a plain step. `in_shadow`: as probe
+  // drafts, which no round waits for, so the trial is charged at once.
   void consider_draft(double extra_seconds, bool in_shadow);
-  // A trial of plain steps of so many sequences, in place of `rate` tokens per second.
-  // `row_known`: what one row costs was measured before the first step, which is as good as a first trial.
+  // Considers a trial of plain steps of `batch` sequences, in place of `rate` tokens per second. `row_known`:
+  // the target measured the cost of one row before the first step, which replaces the first trial.
   void consider_plain(double plain_seconds, int32_t batch, double rate, bool row_known);
 
  private:
@@ -38,13 +39,13 @@ class Trials {
   bool enabled_;
   double credit_ = 0;  // seconds
   bool off_ = false;
-  Kind now_ = Kind::kNone, before_ = Kind::kNone;  // of the last decision, and of the one before
-  int32_t fruitless_ = 0;                          // trials of drafts in a row after which nobody drafted
+  Kind now_ = Kind::kNone, before_ = Kind::kNone;  // the kinds at the last decision, and at the one before
+  int32_t fruitless_ = 0;                          // consecutive trials after which the batch did not draft
   int32_t since_plain_ =
       1021;  // steps; nothing is known at first, so the first trial is soon, unless drafts plainly gain
-  int32_t plain_left_ = 0;  // steps of a plain trial that are to come
+  int32_t plain_left_ = 0;  // remaining steps of a plain trial
   bool plain_tried_ = false;
-  double rate_ = 0;  // of what a plain trial stands in for
+  double rate_ = 0;  // the rate that a plain trial replaces
 };
 
 }  // namespace outrider

@@ -32,7 +32,7 @@ bool computes_on_device(const ModelSettings& models) {
   return choice.ok() && choice->kind == Device::Kind::kCuda;
 }
 
-// Of all weights, those of experts that a token does not go through.
+// The share of the weights that belongs to experts which one token does not use.
 double share_of_idle_experts(const ModelConfig& c) {
   if (!c.experts) return 0;
   const int64_t expert = 3 * c.hidden_size * c.experts->intermediate_size;

@@ -1,5 +1,5 @@
-// `outrider bench`: what speculation costs and gains on this machine, for a pair and a set of prompts. All
-// that is compared is measured in one run, in turns, on the same loaded models.
+// `outrider bench`: measures the costs and gains of speculation on this machine, for a pair and a set of
+// prompts. All compared figures come from one run, in turns, on the same loaded models.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct BenchOptions {
 };
 
 void add_bench_options(CLI::App& app, BenchOptions& options);
-// Fills in what was left open: the demo pair, prompts, limits.
+// Sets defaults: the demo pair, prompts, limits.
 Status complete_bench_options(BenchOptions& options);
 
 // Returns the exit code; errors were printed.

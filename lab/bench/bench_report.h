@@ -1,4 +1,4 @@
-// What a bench found, as a page (lab/report/report.h).
+// Results of a bench, as a page (lab/report/report.h).
 #pragma once
 
 #include "lab/bench/results.h"

@@ -1,4 +1,4 @@
-// What the turns of a bench prove, in words: a difference is told as one only where its interval says so.
+// Conclusions of a bench, in words. A difference is reported as one only if its interval excludes chance.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace outrider {
 // the warnings, from the rates by turn and the machine's figures.
 void judge(BenchResults& results);
 
-// What disturbed a measurement, in words: other programs, a hypervisor, a memory that was not equally fast.
+// Disturbances of a measurement, in words: other programs, a hypervisor, memory of varying speed.
 std::vector<std::string> disturbances(const MachineResult& machine);
 
 // "1, 2 and 4".

@@ -1,4 +1,4 @@
-// What the machine itself gives: the speed at which it reads memory, and how much this process took of it.
+// Measurements of the machine itself: its speed of reading memory, and the memory taken by this process.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ class ReadProbe {
   Buffer<uint64_t> buffer_;
 };
 
-// What kept the processor busy besides this program and the children that it has waited for.
+// Processor time used by anything besides this program and the children that it has waited for.
 struct CpuLoad {
   double load_before = 0, load_after = 0;  // load averages of one minute
   double other_cores = 0;  // that other programs kept busy, on average, as far as the system tells

@@ -1,4 +1,4 @@
-// What a bench found, and how it is shown: tables for people, JSON and CSV for programs.
+// Results of a bench, and their output: tables for people, JSON and CSV for programs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -39,7 +39,7 @@ struct GammaResult {
   RoundSeconds round;                                // means
   double overhead_median = 0;                        // of transfer and idle
   std::vector<std::vector<RequestResult>> requests;  // by turn, by prompt
-  // What the turns tell, as judge() finds it (conclusions.h).
+  // Conclusions from the turns, found by judge() (conclusions.h).
   Ratio of_plain, of_best;  // tokens/s
 };
 

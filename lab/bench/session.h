@@ -1,5 +1,5 @@
-// Runs prompts through a real cluster in this process, on models that stay loaded, and tells where the time
-// of its rounds went.
+// Runs prompts through a real cluster in this process, on models that stay loaded, and divides the time of
+// its rounds by phase.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace outrider {
 
 // Seconds of one round. They add up to `wall`.
 struct RoundSeconds {
-  double draft = 0;         // busy drafting, reading what was committed included
-  double transfer = 0;      // messages on their way, threads being woken
+  double draft = 0;         // drafting, including the prefill of committed tokens
+  double transfer = 0;      // messages under way, wake-ups of threads
   double forward = 0;       // the target's pass
   double verification = 0;  // over the vocabulary
   double commit = 0;        // tokens and KV of the target
@@ -27,8 +27,8 @@ struct RoundSeconds {
   double overhead() const { return transfer + idle; }
 };
 
-// One run over all prompts, one sequence at a time. Rounds are timed from the second decode round on, for the
-// draft reads the prompt in the one before, and up to the first whose draft the end of the text cuts short.
+// One run over all prompts, one sequence at a time. Rounds are timed from the second decode round on, because
+// the draft model prefills in the first one, up to the first round whose draft is cut by the end of the text.
 struct RunTimes {
   std::vector<std::vector<TokenId>> texts;  // by prompt
   std::vector<RoundSeconds> rounds;         // timed ones
@@ -41,8 +41,8 @@ struct RunTimes {
   double median_overhead() const;
 };
 
-// What decides draft lengths in a run, and the longest draft that it asks for away from a text's end; 0:
-// plain decoding, without a drafter attached.
+// The draft length policy of a run, and the longest draft that it asks for away from a text's end; 0: plain
+// decoding, without a drafter attached.
 struct BenchPolicy {
   std::string policy;
   int longest = 0;

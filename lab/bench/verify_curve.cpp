@@ -70,7 +70,7 @@ Status VerifyCurve::turn() {
     } catch (const std::exception& error) {
       statuses[r] = unavailable(error.what());
     }
-    if (!statuses[r].ok()) models_.group[r]->abort();  // nobody waits for a rank that is gone
+    if (!statuses[r].ok()) models_.group[r]->abort();  // so that the other ranks do not wait for a failed one
   });
   for (const Status& status : statuses) RETURN_IF_ERROR(status);
   return models_.draft ? time_draft() : Status();

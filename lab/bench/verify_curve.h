@@ -1,4 +1,4 @@
-// What one target pass costs by its number of rows, and one step of the draft model: timed on the models
+// The cost of one target pass by its number of rows, and of one step of the draft model: timed on the models
 // themselves, without a cluster around them.
 #pragma once
 

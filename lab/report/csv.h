@@ -1,4 +1,4 @@
-// The values of a figure or table as CSV (RFC 4180), for whoever wants to draw them anew.
+// The values of a figure or table as CSV (RFC 4180), for other plotting tools.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace outrider::report {
 
-// Lines: panel, series, x, y, and the interval where there is one; of lanes panel, lane, what, begin, end.
+// Lines: panel, series, x, y, and the interval if there is one; for lanes: panel, lane, what, begin, end.
 std::string csv_of(const Figure& figure);
 std::string csv_of(const Table& table);
 

@@ -32,7 +32,7 @@ std::string slug_of(const std::string& text) {
   return out.empty() ? "part" : out;
 }
 
-// What a link's address may hold as it is; the rest in hexadecimal.
+// A data: URL. Plain characters are kept as they are, all others are written in hexadecimal.
 std::string data_address(const std::string& csv) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.!~*(),:/+=;";

@@ -1,4 +1,4 @@
-// What every page carries: its style, and the script that tells values on hover and saves figures.
+// Parts of every page: its style, and the script that shows values on hover and saves figures.
 #pragma once
 
 #include <string>

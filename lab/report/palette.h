@@ -1,4 +1,4 @@
-// Which colour and mark stands for which thing, all over a report.
+// The colour and mark of each thing, the same throughout a report.
 #pragma once
 
 #include <map>
@@ -12,14 +12,14 @@ constexpr int kHues = 7;
 constexpr int kNeutral = kHues;  // theory, plain decoding, idling: what other things are held against
 constexpr int kMarkShapes = 4;   // circle, square, triangle, diamond
 
-// `colour` is the k of the CSS class "kN" (page_style.cpp). Beyond the seventh thing colours come round
-// again with the next mark.
+// `colour` is the k of the CSS class "kN" (page_style.cpp). From the eighth thing on colours repeat with the
+// next mark.
 struct Look {
   int colour = 0, mark = 0;
 };
 
-// Colours of the classes, for light and for dark backgrounds: at least 3 to 1 against them, and told apart
-// by those who lack one kind of cones.
+// Colours of the classes, for light and for dark backgrounds: a contrast of at least 3 to 1, and
+// distinguishable with common kinds of colour blindness.
 struct Hue {
   const char* light;
   const char* dark;
@@ -30,7 +30,7 @@ constexpr const char* kDarkBackground = "#15191e";
 
 class Palette {
  public:
-  // Hands out colours in the order in which things appear.
+  // Assigns colours in order of appearance.
   static Palette of(const Report& report);
   Look operator[](const std::string& thing) const;
 
@@ -40,7 +40,7 @@ class Palette {
   int next_ = 0;
 };
 
-// What a series or a bar stands for.
+// The thing that a series or a bar stands for; it decides the colour.
 const std::string& thing_of(const Series& series);
 
 }  // namespace outrider::report

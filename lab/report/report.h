@@ -1,10 +1,9 @@
-// What a command found, as people read it: conclusions first, then sections of figures and tables. Commands
-// fill it; html.h makes one page of it, terminal.h writes its tables on a terminal. Plain values, UTF-8, not
-// escaped yet.
+// A command's results for people: conclusions first, then sections of figures and tables. Commands fill it;
+// html.h makes one page of it, terminal.h writes its tables to a terminal. Plain values, UTF-8, not escaped
+// yet.
 //
-// Colours stand for things: a `thing` (e.g. "ewma", "draft", "verify") has one colour and one mark in all
-// figures of a report. Names say only what differs from the neighbours; what all share belongs into a title
-// or into the facts.
+// A `thing` (e.g. "ewma", "draft", "verify") has one colour and one mark in all figures of a report. Names
+// contain only the differences from the neighbours; common properties belong in a title or in the facts.
 #pragma once
 
 #include <optional>
@@ -86,7 +85,7 @@ struct Bars {
   std::vector<Panel> panels;
 };
 
-// Who worked when, on one axis of time.
+// Work of several parties on one axis of time.
 struct Lanes {
   double length_ms = 0;
   struct Span {
@@ -144,7 +143,7 @@ struct Conclusion {
   Tone tone = Tone::kPlain;
 };
 
-// What ran where: model, device, version, seeds.
+// A fact of the setting: model, device, version, seeds.
 struct Fact {
   std::string name, value;
 };

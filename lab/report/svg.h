@@ -1,5 +1,5 @@
-// What figures are drawn with. Lengths are units of a panel's viewBox, about a pixel each. Colours are those
-// of CSS classes: "kN" sets one, and shapes take it as currentColor.
+// Drawing of figures. Lengths are units of a panel's viewBox, about a pixel each. Colours are CSS classes:
+// "kN" sets a colour, and shapes take it as currentColor.
 #pragma once
 
 #include <string>
@@ -29,13 +29,13 @@ Drawn draw(const Lanes& lanes, const Palette& palette);
 
 // For HTML and SVG, in text and in attributes.
 std::string escaped(std::string_view text);
-// Three digits, or as many as a whole number has.
+// Rounds to three digits; whole numbers keep all digits.
 std::string short_number(double value);
 // "1.53 (1.41 to 1.6) tokens/s"
 std::string value_text(const Value& value, const std::string& unit);
 // "label, unit"
 std::string axis_title(const Axis& axis);
-// Cut to what fits into so many letters.
+// Shortens a text to at most `letters` letters.
 std::string shortened(const std::string& text, size_t letters);
 size_t letters_of(std::string_view text);
 

@@ -1,4 +1,4 @@
-// What a load of requests tells, pooled over turns. Pure.
+// Statistics of a load of requests, pooled over turns. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Percentiles {
   static Percentiles of(std::vector<double> values);
 };
 
-// What a request must keep to be of use.
+// Latency limits of a useful answer.
 struct Objective {
   double first_s = 0, per_token_s = 0;
   bool met_by(const RequestOutcome& outcome) const {

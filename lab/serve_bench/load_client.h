@@ -1,5 +1,5 @@
-// Requests to a server with OpenAI's API at planned moments, whatever becomes of those before (an open loop),
-// and when which part of each answer came. One thread; times are those of this end.
+// Sends requests to a server with OpenAI's API at planned moments, whether or not earlier ones are answered
+// (an open loop), and records the arrival of each part of an answer. One thread; times are taken at this end.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct RequestOutcome {
   double first_s = 0, whole_s = 0;  // after it was sent: the first text, and the end
   std::vector<double> gaps_s;       // between chunks with text; one may bring several tokens
   int64_t prompt_tokens = 0, tokens = 0;
-  int64_t draft_tokens = 0, accepted_tokens = 0;  // where the server tells them
+  int64_t draft_tokens = 0, accepted_tokens = 0;  // if the server reports them
 
   bool ok() const { return error.empty(); }
   // Mean time of a token behind the first one; 0 where there is none.

@@ -98,7 +98,7 @@ Result<std::vector<PlannedRequest>> plan_of(const ServeBenchOptions& o, const Ar
   return plan;
 }
 
-// What all arms did at one rate: [arm][turn].
+// Outcomes of all arms at one rate: [arm][turn].
 struct RateRun {
   double rate = 0;
   std::vector<std::vector<std::vector<RequestOutcome>>> outcomes;
@@ -119,7 +119,7 @@ Result<RateRun> run_rate(const ServeBenchOptions& o, const std::vector<Arm>& arm
   const auto count = static_cast<size_t>(std::max(1.0, std::round(rate * o.duration_s)));
   for (int turn = 0; turn < o.turns; ++turn)
     for (size_t i = 0; i < arms.size(); ++i) {
-      const size_t a = (i + static_cast<size_t>(turn)) % arms.size();  // nobody is always first
+      const size_t a = (i + static_cast<size_t>(turn)) % arms.size();  // the arms take turns at being first
       ASSIGN_OR_RETURN(const auto plan, plan_of(o, arms[a], rate, turn, count));
       if (!o.quiet)
         std::fprintf(stderr, "outrider: %g requests/s, turn %d of %d: %s\n", rate, turn + 1, o.turns,

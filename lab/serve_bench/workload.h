@@ -17,12 +17,12 @@ struct ArrivalShape {
 
 struct WorkloadOptions {
   std::string trace;  // a file of Azure's traces (TIMESTAMP,ContextTokens,GeneratedTokens); empty: none
-  // Without a trace: arrivals of a Poisson process, and every request of these lengths.
+  // Without a trace: a Poisson process of arrivals, and the lengths of every request.
   int64_t prompt_tokens = 64, output_tokens = 64;
   double length_scale = 1;        // of a trace's lengths
   int64_t max_prompt_tokens = 0;  // longer ones are cut; 0: not
   int64_t max_output_tokens = 0;
-  // The first so many words of a prompt are those of its group; groups come at random. 0: none are shared.
+  // The number of leading words of a prompt that its group shares; groups come at random. 0: none are shared.
   int64_t prefix_tokens = 0;
   int prefix_groups = 1;
   uint64_t seed = 1;

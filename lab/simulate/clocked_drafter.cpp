@@ -148,8 +148,8 @@ void ClockedDrafter::pass(double seconds) {
   });
 }
 
-// As DraftWorker::run: what has arrived, then one piece of work. What a pass yields is there at once, but
-// nobody hears of it, and nothing is heard, before its time is over.
+// Same as DraftWorker::run: handles arrived messages, then does one piece of work. Results of a pass exist at
+// once, but are sent only after the simulated time of the pass, and no message is handled before.
 void ClockedDrafter::turn() {
   for (;;) {
     for (const Message& message : std::exchange(inbox_, {})) handle(message);

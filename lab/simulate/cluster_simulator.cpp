@@ -26,7 +26,7 @@ Status ClusterSimulator::make_jobs() {
   return {};
 }
 
-// What it shares with others, then what is its own: its number, in digits.
+// The prompt: its group's shared prefix, then its own part, the request's number in digits.
 std::vector<TokenId> ClusterSimulator::prompt_of(SequenceId id, const SimulatedRequest& asked) const {
   const SharedPrefixes& prefixes = options_.prefixes;
   std::vector<TokenId> prompt(static_cast<size_t>(asked.prompt_tokens), kBestGuess);

@@ -22,7 +22,7 @@ double column_of(const PassSample& s, size_t column) {
 }
 
 // Gaussian elimination with pivots on the normal equations of the given columns, each scaled to a mean square
-// of 1. Nothing where two of them tell the same.
+// of 1. Empty if two columns are linearly dependent.
 std::optional<FitRow> least_squares(const std::vector<PassSample>& samples,
                                     const std::vector<size_t>& columns) {
   const size_t n = columns.size();

@@ -1,6 +1,6 @@
-// What passes and links cost on somebody's own machine, fitted to what was timed there: reports of `outrider
-// bench`, of `outrider generate --report`, and results.json of launch/gpu_suite. `simulate run --costs` and
-// `plan --costs` go by the result.
+// Fits the costs of passes and links to timings of the user's own machine: reports of `outrider bench` and of
+// `outrider generate --report`, and results.json of launch/gpu_suite. `simulate run --costs` and `plan
+// --costs` use the result.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,8 +22,8 @@ struct LinkSample {
   double seconds = 0;  // that they took, there and back
 };
 
-// seconds = base + per_row rows + per_context context, least squares. What the samples do not tell apart, or
-// tell as below 0, is left out: 0, and said in `left_out`.
+// seconds = base + per_row rows + per_context context, least squares. A coefficient that the samples cannot
+// separate, or that would be negative, is 0 and named in `left_out`.
 struct PassFit {
   ForwardCost cost;
   double mean_error = 0, worst_error = 0;  // |fit / measured - 1|

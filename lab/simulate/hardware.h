@@ -1,5 +1,5 @@
-// From a hardware description to what a pass costs: a roofline with stated efficiencies. For deciding what to
-// rent; a measured report is always better.
+// Computes the cost of a pass from a hardware description: a roofline with stated efficiencies. Meant for
+// choosing hardware; measured costs are always better.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ struct ModelPreset {
   ModelSize size;
 };
 
-// A figure that a simulation goes by, and how far it is to be believed.
+// A figure that a simulation uses, and its reliability.
 struct CostSource {
   enum class Kind { kFitted, kDataSheet, kFlag, kAssumption };
   std::string figure, value;
@@ -52,8 +52,8 @@ struct HardwareCost {
 };
 
 // "GPU:MODEL[:tpN]", e.g. "h100:70b:tp4", or "CPU:MODEL[:1/K]", a K-th of a socket; weights and KV in bf16.
-// MODEL is a preset, or a directory with a config.json, told by a '/' in it. Errors name the nearest known
-// word, and say what does not fit.
+// MODEL is a preset, or a directory with a config.json if it contains a '/'. Errors name the nearest known
+// word, and the part that does not fit.
 Result<HardwareCost> hardware_cost(std::string_view text);
 std::string list_hardware();
 

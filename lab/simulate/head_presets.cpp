@@ -24,7 +24,7 @@ constexpr std::array<HeadPreset, 5> kHeads = {{
     {"hydra", "rates:0.7", "between Medusa's and EAGLE's, as the speed-ups of 2402.05109 are"},
 }};
 
-// Of a layer like Llama's over `inputs` vectors of the target's width.
+// Parameters of a layer like Llama's over `inputs` vectors of the target's width.
 double layer_parameters(const ModelConfig& m, double inputs) {
   const auto hidden = static_cast<double>(m.hidden_size);
   return hidden * inputs * (hidden + 2.0 * static_cast<double>(m.kv_size())) + hidden * hidden +

@@ -1,5 +1,5 @@
-// Heads as drafters of a plan: what one reads for a token and for a text, and how often its tokens are
-// accepted. Sizes follow from the target's; nothing here was measured.
+// Heads as drafters of a plan: their reads for a token and for a text, and the acceptance of their tokens.
+// Sizes follow from the target's; nothing here was measured.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ std::string head_preset_names();  // for people
 // On one device: the leader alone has the head, and so has a draft worker.
 struct HeadCost {
   ForwardCost pass;           // for a drafted token
-  double parameters = 0;      // all that it has ...
-  double active = 0;          // ... and what a drafted token reads of them
+  double parameters = 0;      // all parameters ...
+  double active = 0;          // ... and those that a drafted token uses
   double kv_token_bytes = 0;  // of the head's own layer, a committed token; 0: it has none
   double row_bytes = 0;       // that travel to a draft worker, a committed token
 };

@@ -8,8 +8,8 @@
 namespace outrider {
 namespace {
 
-// The fit is of the last passes, the run's time is of all of them: the fit tells the slopes, the means the
-// level.
+// The fit covers the last passes, the run's time all passes. So the slopes come from the fit, and the level
+// from the means.
 void use_means(const nlohmann::json& cost, JobOptions& options) {
   if (const auto at = nlohmann::json::json_pointer("/mean/verify"); cost.contains(at)) {
     const double rows = cost[at].value("rows", 0.0), context = cost[at].value("context_tokens", 0.0);

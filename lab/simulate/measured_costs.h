@@ -1,4 +1,4 @@
-// What passes cost, from a real run: the report of `generate`, or what `simulate fit` made of timings.
+// Costs of passes from a real run: the report of `generate`, or the result of `simulate fit`.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the commands under `outrider simulate` found, as reports for people (lab/report/report.h).
+// Results of the commands under `outrider simulate`, as reports for people (lab/report/report.h).
 #pragma once
 
 #include <vector>

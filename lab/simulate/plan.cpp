@@ -50,8 +50,8 @@ Status fit_texts(const PlanOptions& options, PlanRow& row) {
   return {};
 }
 
-// How many draft workers are tried: as many as devices of their own allow, in powers of two, else one for
-// each of the groups, or for each socket.
+// The numbers of draft workers to try: with devices of their own, powers of two up to the limit; else one for
+// each group, or for each socket.
 std::vector<int> drafters_of(const PlanOptions& o, int tp, DraftPlace place) {
   const int groups = o.devices / tp;
   std::vector<int> counts;
@@ -72,8 +72,8 @@ std::vector<int> drafters_of(const PlanOptions& o, int tp, DraftPlace place) {
   }
 }
 
-// One coordinator with so many draft workers and as many target groups as the devices allow. Nothing where
-// they allow none.
+// One coordinator with `drafters` draft workers and as many target groups as the devices allow. Empty if none
+// fits.
 std::optional<PlanRow> layout_of(const PlanOptions& o, int tp, DraftPlace place, int drafters) {
   const bool has_devices = place == DraftPlace::kOwn || place == DraftPlace::kHeadWorkers;
   const bool is_head = place == DraftPlace::kHeads || place == DraftPlace::kHeadWorkers;
@@ -106,7 +106,7 @@ Result<std::vector<DraftPlace>> places_of(const PlanOptions& options) {
   std::vector<DraftPlace> places;
   for (const std::string& name : options.places.empty() ? draft_place_names() : options.places) {
     ASSIGN_OR_RETURN(const DraftPlace place, parse_draft_place(name));
-    // What a CPU takes is not among measured costs; what a head reads is known of kinds.
+    // Measured costs have none for CPUs. The rows that a head reads are known for presets only.
     if (place == DraftPlace::kCpu && !options.costs.empty()) continue;
     if (place == DraftPlace::kHeadWorkers && options.draft_head.empty() && options.places.empty()) continue;
     places.push_back(place);
@@ -115,7 +115,7 @@ Result<std::vector<DraftPlace>> places_of(const PlanOptions& options) {
   return places;
 }
 
-// What is misspelt is told before anything is tried.
+// Reports misspelt names before any simulation runs.
 Status check_names(const PlanOptions& options, const std::vector<DraftPlace>& places) {
   if (options.objective != "throughput" && options.objective != "latency")
     return invalid_argument(fmt::format("--objective '{}': choose throughput or latency", options.objective));

@@ -27,7 +27,7 @@ Result<ServiceLevel> parse_service_level(std::string_view text);
 struct PlanOptions {
   int devices = 8, cpus = 2;  // CPUs: sockets
   std::string gpu = "h100", cpu = "xeon8480", model = "70b", draft_model = "1b";
-  std::string costs;       // instead of these: measured ones, and what their target ran on
+  std::string costs;       // replaces these: measured costs, and the target's devices
   int target_devices = 1;  // with `costs`
   double delay_ms = 0.02, gbit = 100;
   bool links_given = false;                               // these two were asked for

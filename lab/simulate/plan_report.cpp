@@ -1,4 +1,4 @@
-// What a plan says, in words, a table, a page and JSON.
+// Output of a plan: words, a table, a page and JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share);
 bool drafts(const PlanRow& row) { return row.run.place != DraftPlace::kNone; }
 int texts(const PlanRow& row) { return row.run.max_num_seqs * row.run.groups; }
 
-// What drafting costs this row.
+// The price of drafting in this row.
 std::string price_of_drafting(const PlanRow& row) {
   switch (row.run.place) {
     case DraftPlace::kOwn:

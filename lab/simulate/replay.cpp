@@ -65,7 +65,7 @@ class Replay {
     RecordedRound round;
   };
 
-  // The round that ends the prefill commits one token and is nobody's choice.
+  // The round that ends the prefill commits one token; no policy chooses it.
   void admit() {
     while (!waiting_.empty() && live_.size() < static_cast<size_t>(record_.max_num_seqs)) {
       Live live{.text = std::move(waiting_.front()), .policy = policy_(), .round = {}};

@@ -1,7 +1,7 @@
-// Recorded rounds through another policy: which drafts it would have asked for, and what of them would have
-// been accepted. Under match rules draft and target choose tokens that depend on the text before them alone,
-// so what was accepted at a position is known for every draft that reaches it, and the replay is what a real
-// run would have done, round for round. Times come from the costs that the recorded run fitted.
+// Replays recorded rounds under another policy: the drafts that it would have asked for, and their accepted
+// tokens. Under match rules draft and target choose tokens that depend only on the text before them. So the
+// acceptance at a position is the same for every draft that reaches it, and the replay equals a real run,
+// round for round. Times come from the costs that the recorded run fitted.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-// What is known of one request's text.
+// The recorded part of one request's text.
 class RecordedText {
  public:
   RecordedText(const RecordedRequest& request, int32_t max_context);
@@ -47,7 +47,7 @@ struct ReplayResult {
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(sums.emitted) / seconds : 0; }
 };
 
-// All requests, as many at once as in the recorded run, all of them drafting and verifying together.
+// Replays all requests, as many at once as in the recorded run, with common drafting and verification.
 ReplayResult replay(const RoundRecord& record, const GammaPolicyFactory& policy);
 
 // Why a replay of this record is not exact; empty: it is.

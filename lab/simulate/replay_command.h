@@ -28,7 +28,7 @@ struct ReplayRow {
   double mean_gamma() const;
 };
 
-// What came of a record.
+// Results of the replays of one record.
 struct ReplayTable {
   std::string file, subtitle;
   std::vector<ReplayRow> rows;

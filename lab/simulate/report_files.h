@@ -1,4 +1,4 @@
-// What the commands under `outrider simulate` share: where their results go, and what their flags may be.
+// Output files and flag limits, shared by the commands under `outrider simulate`.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// What verifying more rows costs, as a user states it.
+// The cost of verifying more rows, as given by a user.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace outrider {
 
-// What a pass of so many rows costs, of one of a single row: straight lines between given points, the last
-// one going on as it was.
+// The cost of a pass of that many rows, relative to a pass of one row: straight lines between given points,
+// the last one extended.
 class RowCosts {
  public:
   // (rows, cost), rows increasing from above 1; (1, 1) is understood.

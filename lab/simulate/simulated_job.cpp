@@ -7,7 +7,7 @@ namespace {
 
 Clock::time_point clock_time(SimTime at) { return Clock::time_point(std::chrono::nanoseconds(at)); }
 
-// What a target would measure before it joins.
+// The row price that a target would measure before it joins.
 float row_price(const ForwardCost& cost) {
   constexpr int64_t kRows = 5;
   return static_cast<float>((cost.seconds(kRows, 0) / cost.seconds(1, 0) - 1) / (kRows - 1));
@@ -39,7 +39,7 @@ ProtocolOptions protocol_options(const JobOptions& options) {
   protocol.target_groups = options.groups;
   protocol.pipeline = options.pipeline;
   protocol.fanout = options.fanout;
-  // Simulated drafters do not die, and slow ones are what is studied: nobody gives up on them.
+  // Simulated drafters do not fail, and slow ones are an object of study, so no draft times out.
   protocol.draft_timeout_min = std::chrono::minutes(10);
   return protocol;
 }

@@ -1,5 +1,5 @@
 // One job on a clock that others may share: the production coordinator with its target groups, the draft
-// workers that serve all of them, and their links.
+// workers that serve all groups, and their links.
 #pragma once
 
 #include <deque>
@@ -36,7 +36,7 @@ struct JobOptions {
 
 class SimulatedJob {
  public:
-  // What the protocol wants done and the job cannot do itself: Emit, RoundDone, Finish.
+  // Actions of the protocol that the job cannot do itself: Emit, RoundDone, Finish.
   using OnAction = std::function<void(Action&)>;
   // `longest_text`: tokens of the longest request, prompt included. `events` and `acceptance` must outlive
   // this.

@@ -114,7 +114,7 @@ void add_heads(const SimulatedRun& run, int layers, DescribedJob& job) {
                          Kind::kAssumption, "--head-share"});
 }
 
-// A group has room for so many `tokens`. Each text of any group is drafted for by one drafter.
+// `tokens`: the room of a group. Each text of any group is drafted for by one drafter.
 double tokens_of_drafter(const SimulatedRun& run, double tokens) {
   return tokens * run.groups / std::max(1, run.drafters);
 }
@@ -145,7 +145,7 @@ Status add_known_head(const SimulatedRun& run, const HardwareCost& target, doubl
   return {};
 }
 
-// What every device of a target group holds: a place for each text at its longest.
+// Memory of every device of a target group: room for each text at its longest.
 MemoryNeed target_need(const HardwareCost& hardware, double tokens) {
   return {.weights = hardware.weight_bytes,
           .kv = tokens * hardware.kv_token_bytes,

@@ -1,6 +1,6 @@
-// One simulated cluster as the flags of `simulate run` describe it, and what came of it. `simulate plan`
-// describes its arrangements the same way and plays them with the same function, so that each of its rows is
-// what `simulate run` says with the row's own flags.
+// One simulated cluster, as the flags of `simulate run` describe it, and its results. `simulate plan`
+// describes its layouts in the same way and simulates them with the same function, so each of its rows equals
+// `simulate run` with the row's flags.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-// What drafts, and on what.
+// The kind of drafter, and its device.
 enum class DraftPlace {
   kNone,         // no speculation
   kOwn,          // each drafter has a device of its own
@@ -28,12 +28,12 @@ std::vector<std::string> draft_place_names();
 
 struct SimulatedRun {
   double target_ms = 20, target_row_ms = 0.1, draft_ms = 1, draft_row_ms = 0.01;
-  std::string hardware, draft_hardware, costs;  // instead of these
+  std::string hardware, draft_hardware, costs;  // each replaces the times above
   DraftPlace place = DraftPlace::kOwn;
-  std::string draft_head;        // what kind of head it is; empty: a share of the target
+  std::string draft_head;        // the kind of head; empty: a share of the target
   double head_share = 0.03;      // of the target's parameters and layers, for one token of a draft by heads
   int groups = 1, drafters = 1;  // of one coordinator; drafters serve all groups
-  int coordinators = 1;          // each with all of these
+  int coordinators = 1;          // each with these groups and drafters
   int fanout = 8;
   std::string pipeline = "lockstep";
   SimulatedGuesses guesses{.most = 0, .acceptance = 0.5};
@@ -46,7 +46,7 @@ struct SimulatedRun {
   bool operator==(const SimulatedRun&) const = default;
 };
 
-// What `simulate run` has to be told for it, without flags that have their default.
+// The arguments of `simulate run` for it, without flags at their defaults.
 std::vector<std::string> arguments_of(const SimulatedRun& run);
 std::string command_of(const SimulatedRun& run);  // for a shell
 

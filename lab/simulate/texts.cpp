@@ -48,7 +48,7 @@ int32_t accepted_of(const DraftTree& tree, std::span<const TokenId> text) {
   return depth;
 }
 
-// With prices as the coordinator tells them: a pass, and a row of the next few.
+// Uses prices like those that the coordinator sends: of a pass, and of one of the next few rows.
 size_t paying_length(std::span<const double> chances, size_t drafted, const RowCosts& costs) {
   constexpr double kFurther = 8, kPass = 1e9;
   const auto row = static_cast<int64_t>(kPass * (costs.of(1 + kFurther) - 1) / kFurther);

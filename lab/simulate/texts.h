@@ -1,6 +1,6 @@
-// Texts that somebody wrote, through drafters that look at texts alone: what each would have drafted, and in
-// how many passes of a target the text would have been written. Such a draft depends on the text in front of
-// it, so under a match rule this is what a run of the model that wrote the text does, at the same lengths.
+// Runs given texts through drafters that use only the text: the drafts, and the number of target passes that
+// would have written the text. Such a draft depends only on the text before it, so under a match rule this
+// equals a run of the model that wrote the text, at the same lengths.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct TextDraftShape {
   bool by_cost = false;  // a chain ends where its rows stop paying, as the default policy lets suffixes do
 };
 
-// Of all passes but those that read a prompt, which yield each output's first token.
+// Sums over all passes except the prefill, which yields each output's first token.
 struct TextDraftFigures {
   int64_t tokens = 0, passes = 0, drafted = 0, accepted = 0;
   double cost = 0;  // in passes of one row

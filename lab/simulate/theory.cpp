@@ -35,7 +35,7 @@ std::string tokens_table(const TheoryOptions& options) {
   return out;
 }
 
-// The acceptance that gives so many tokens a round, the inverse of E(gamma): what --acceptance length: uses.
+// The acceptance that gives this many tokens a round, the inverse of E(gamma); used by --acceptance length:.
 double acceptance_for(double tokens, int gamma) {
   const auto process = AcceptanceProcess::of_length(tokens, gamma, 1);
   return process.ok() ? process->rate(SequenceId(1), 0, 0) : NAN;

@@ -1,4 +1,4 @@
-// `outrider simulate theory`: what draft lengths, pipelines and trees gain by closed forms alone.
+// `outrider simulate theory`: gains of draft lengths, pipelines and trees, by closed forms only.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,15 +10,16 @@
 
 namespace outrider {
 
-// Speed-up where a share `hit` of the outcomes has its draft ready when the verdict comes, so that its
-// drafting is hidden. Time unit: one plain target step, as in coordinator/gamma/closed_forms.h.
+// Speed-up if a share `hit` of the outcomes has its draft ready at the verdict, so that its drafting is
+// hidden. Time unit: one plain target step, as in coordinator/gamma/closed_forms.h.
 double outcome_cache_speedup(double alpha, int gamma, double rho, double delay, double per_token, double hit);
 
 struct BestCascade {
   int gamma = 0, guesses = 0;  // tokens of a draft, and guessed at most in each pass of the draft model
   double speedup = 1;
 };
-// With drafts for the drafter: the best of 1 to 64 tokens and of 0 to 16 guesses, the fewest of equals.
+// With a drafter for the draft model: the best of 1 to 64 tokens and of 0 to 16 guesses, the fewest among
+// equals.
 BestCascade best_cascade(double alpha, double rho, double delay, double per_token, double beta, double row);
 
 struct TheoryOptions {

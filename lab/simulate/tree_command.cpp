@@ -60,7 +60,7 @@ class TreeComparison {
   }
 
  private:
-  // Verifying so many nodes in each text of the batch, of a plain pass over the batch.
+  // The cost of verifying `nodes` nodes in each text of the batch, relative to a plain pass over the batch.
   double pass(int nodes) const { return costs_.of(o_.batch * (nodes + 1.0)) / costs_.of(o_.batch); }
   // A level of the draft is one pass of the draft model, over the nodes that have children.
   double draft_level(int rows) const {

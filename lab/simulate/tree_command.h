@@ -1,5 +1,5 @@
 // `outrider simulate trees`: chains and trees of drafts by their nodes, from the acceptance of each rank and
-// what a pass costs by its rows.
+// the cost of a pass by its rows.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -27,7 +27,7 @@ struct TreeForecastOptions {
   ReportFiles files;
 };
 
-// A draft of some shape: what a round of it yields and costs.
+// A draft of some shape: the tokens and the cost of its rounds.
 struct TreeFigures {
   int nodes = 0, depth = 0;
   double tokens = 0;   // of a round, closed form
@@ -36,8 +36,8 @@ struct TreeFigures {
 };
 struct TreeRow {
   int nodes = 0;
-  double pass = 0;                      // what verifying them costs, of a plain pass
-  TreeFigures chain, best_chain, tree;  // the best chain: of at most so many nodes
+  double pass = 0;                      // the cost of verifying them, relative to a plain pass
+  TreeFigures chain, best_chain, tree;  // the best chain: at most `nodes` tokens
   double gain() const;                  // of the tree over the best chain; 0.1: 10 % faster
   double simulated = 0;                 // tokens of the tree's rounds, walked one by one,
   double half_width = 0;                // and their 95 % interval

@@ -74,8 +74,8 @@ TreeShapes::TreeShapes(std::span<const double> ranks, int nodes, int depth)
     : ranks_(ranks.begin(), ranks.end()), nodes_(nodes), depth_(std::min(depth, nodes)) {
   const auto ranks_count = static_cast<int>(ranks_.size());
   table_.resize(static_cast<size_t>((nodes_ + 1) * (depth_ + 1) * (ranks_count + 1)));
-  // A forest of n nodes: its first tree has m of them, the child itself and m - 1 below it; the rest are the
-  // siblings of the next ranks. No nodes, no depth or no rank left: nothing.
+  // A forest of n nodes: m nodes in its first tree (the child itself and m - 1 below it), and the remaining
+  // ones in the siblings of the next ranks. Without nodes, depth or ranks left it is empty.
   for (int d = 1; d <= depth_; ++d)
     for (int n = 1; n <= nodes_; ++n)
       for (int r = ranks_count - 1; r >= 0; --r) {

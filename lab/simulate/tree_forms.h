@@ -1,6 +1,6 @@
-// Trees of drafts in closed form, when the chance that the target's token is the drafter's r-th best child is
-// the same at every node: `ranks[r - 1]`, independent of all else, summing to at most 1. A chain drafts rank
-// 1 alone. Tokens are those of a round, the recovery or bonus token included.
+// Trees of drafts in closed form, if the chance that the target's token is the drafter's r-th best child is
+// the same at every node: `ranks[r - 1]`, independent of everything else, with a sum of at most 1. A chain
+// drafts rank 1 only. Tokens are those of a round, the recovery or bonus token included.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ class TreeShapes {
 
   std::vector<double> ranks_;
   int nodes_, depth_;
-  // [nodes][depth][rank]: the best forest of so many nodes, whose roots are siblings from this rank on.
+  // [nodes][depth][rank]: the best forest of `nodes` nodes, whose roots are siblings from this rank on.
   std::vector<Choice> table_;
 };
 

@@ -1,4 +1,5 @@
-// What a cell of a study may set: the options of `outrider generate`, without those the study itself uses.
+// Options that a cell of a study may set: those of `outrider generate`, except the ones that the study itself
+// uses.
 #pragma once
 
 #include <string>

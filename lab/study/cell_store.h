@@ -1,8 +1,8 @@
-// What a study has finished, on disk: one JSON file per run, complete or absent, so that a study killed at
-// any moment goes on where it was.
+// Finished runs of a study on disk: one JSON file per run, complete or absent, so that a study killed at any
+// moment continues where it was.
 //
 //   DIR/runs/ID.REPEAT.json   cell, arguments, status, seconds, the report of `generate`, when its rounds
-//                             were, and what the machine did meanwhile
+//                             were, and the load of the machine meanwhile
 //   DIR/running/              of the run in progress; emptied at start
 //   DIR/lock                  held while a study works in DIR
 #pragma once

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What may make a difference, beside the date, which always differs.
+// Facts that may explain a difference; the date is left out, since it always differs.
 constexpr const char* kTold[] = {"version", "commit", "host",        "system", "processor",
                                  "cores",   "isa",    "environment", "seeds",  "load"};
 

@@ -1,5 +1,5 @@
-// `outrider study compare A B`: two sets of results, cell by cell: what got faster, with intervals, and what
-// differed where they were made. A set is a directory of a study, its study.json, or the --report of a bench.
+// `outrider study compare A B`: compares two sets of results, cell by cell: speed, with intervals, and the
+// differences of their settings. A set is a directory of a study, its study.json, or the --report of a bench.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ class App;
 
 namespace outrider {
 
-// One cell of a study or one length of a bench, over repeats or turns; figures that are missing are left out.
+// One cell of a study or one length of a bench, over repeats or turns; missing figures are left out.
 struct ResultCell {
   std::string id;    // equal ones ran with equal arguments; empty: the name tells
   std::string name;  // the swept values, or the length

@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kTrialTimeout = 120;  // seconds; a cell that takes longer is told to
+constexpr int kTrialTimeout = 120;  // seconds; stops a longer cell
 
 struct Known {
   std::map<std::string, std::pair<double, int>> by_cell;  // seconds and runs, by id
@@ -30,7 +30,7 @@ struct Known {
   }
 };
 
-// Seconds of one run whose results nobody keeps; below 0: it failed.
+// Seconds of one run whose results are discarded; below 0: it failed.
 double trial(const StudyFile& study, const Cell& cell) {
   std::vector<std::string> arguments{"outrider", "generate"};
   arguments.insert(arguments.end(), cell.arguments.begin(), cell.arguments.end());

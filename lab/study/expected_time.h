@@ -7,8 +7,9 @@
 
 namespace outrider {
 
-// One sentence: the time of the runs that `output` has not, from the seconds of those that it has; without
-// any, from a run of the first and of the last cell, here and now, whose results are thrown away. Says which.
+// One sentence: the time of the runs that `output` lacks, from the seconds of its finished runs. Without
+// finished runs: from a run of the first and of the last cell, here and now, with discarded results. The
+// sentence names the basis.
 std::string expected_time(const StudyFile& study, const std::string& output);
 
 // "0:02:10".

@@ -48,7 +48,7 @@ struct PolicyRecord {
   }
 };
 
-// What each policy that chooses its lengths has of the best fixed ones.
+// Compares each adaptive policy with the best fixed lengths.
 std::vector<std::string> policy_lines(const std::vector<CellGroup>& groups) {
   std::vector<std::string> names;
   std::map<std::string, PolicyRecord> records;

@@ -1,4 +1,4 @@
-// What the repeats of a study prove, in words: a difference is told as one only where its interval says so.
+// Conclusions of a study, in words. A difference is reported as one only if its interval excludes chance.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace outrider {
 // First what holds for all groups, then a sentence for each group. Intervals are of 95 %, each by itself.
 std::vector<std::string> conclusions_of(const StudySummary& summary);
 
-// What disturbed the runs, and where repeats differ more than cells do.
+// Disturbances of the runs, and cells whose repeats differ more than the cells do.
 std::vector<std::string> warnings_of(const StudySummary& summary);
 
 }  // namespace outrider

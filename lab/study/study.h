@@ -1,4 +1,5 @@
-// `outrider study FILE.toml`: runs what a study file lists, each run a process of its own, and reports on it.
+// `outrider study FILE.toml`: runs the cells of a study file, each run in a process of its own, and reports
+// on them.
 // `outrider study compare A B`: compare.h.
 #pragma once
 

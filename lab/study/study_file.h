@@ -7,7 +7,7 @@
 //   [base]                       # any options of `generate` by their long names; the same in every cell
 //   model = "../../launch/demo_pair/target"
 //   [sweep]                      # each cell is one choice from every list; the last list varies fastest.
-//   temperature = [0, 1]         # Several [[sweep]] tables: the cells of all of them
+//   temperature = [0, 1]         # several [[sweep]] tables: the cells of all tables
 //   gamma-policy = ["fixed:gamma=2", "ewma"]
 //
 // Relative paths in values are those seen from the study file's folder.
@@ -26,7 +26,7 @@ struct StudyFile {
   int repeats = 1;
   int cell_timeout_s = 600;
   std::vector<std::string> axes;  // swept keys as they appear
-  std::string x_axis;             // one of them, or empty
+  std::string x_axis;             // a key of `axes`, or empty
   std::vector<Cell> cells;
 
   std::string directory() const;  // of the file

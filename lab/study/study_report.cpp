@@ -1,4 +1,4 @@
-// What a study found, in words and tables.
+// Results of a study, in words and tables.
 #include "lab/study/study_report.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// What a study found, as a report: study_report.cpp says it in words and tables, study_figures.cpp draws
-// lengths and rates, study_times.cpp when things happened.
+// Results of a study, as a report: study_report.cpp writes words and tables, study_figures.cpp draws lengths
+// and rates, study_times.cpp draws the course of the runs.
 #pragma once
 
 #include "lab/report/report.h"

@@ -1,4 +1,4 @@
-// What a study found: the figures of every run, and of every cell over its repeats.
+// Results of a study: the figures of every run, and of every cell over its repeats.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -40,7 +40,7 @@ struct RunFigures {
 };
 RunFigures figures_of(const nlohmann::json& record);
 
-// What the ratio of two rates says: "faster", "slower", "not distinguishable".
+// The verdict on a ratio of two rates: "faster", "slower", "not distinguishable".
 const char* speed_verdict(const Ratio& ratio);
 
 struct CellSummary {
@@ -53,7 +53,7 @@ struct CellSummary {
   double median_of(double RunFigures::*figure) const { return spread(figure).median; }
   double median_rate() const { return median_of(&RunFigures::tokens_per_second); }
   bool any_ok() const;
-  // Tokens accepted of those that were tested, and of those that were drafted, pooled over runs.
+  // Shares of accepted tokens among tested ones, and among drafted ones, pooled over runs.
   Share acceptance() const;
   Share utilisation() const;
   // Over plain decoding in the same process.
@@ -95,7 +95,7 @@ struct StudySummary {
   std::vector<CellGroup> groups() const;
   // By the value of the x-axis, where the study names one; else as groups().
   std::vector<CellGroup> panels() const;
-  // What ran where, as the first successful run tells it.
+  // The setting of the runs, from the first successful one.
   std::string setting;
   std::vector<std::string> conclusions, warnings;  // sentences, the most important first (findings.h)
 };

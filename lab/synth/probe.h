@@ -1,5 +1,5 @@
-// What a model says: text sampled from it, the tokens it chooses along a text, and how sure it is. Two models
-// that choose with the same noise agree as often as the invariant rule would accept.
+// Measurements of a model: text sampled from it, the tokens it chooses along a text, and their probabilities.
+// Two models that choose with the same noise agree as often as the invariant rule would accept.
 #pragma once
 
 #include <cstdint>

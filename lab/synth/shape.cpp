@@ -51,10 +51,10 @@ constexpr SynthShape deepseek(SynthShape shape) {
   return shape;
 }
 
-// `tiny` is for tests; 1.1b is TinyLlama's shape, 1b to 8b are those of Llama 3.2 and 3.1; moe is 0.5 billion
-// parameters, of which a token reads 0.1, and gpt-oss and deepseek are about the same in the layers of those
-// families. v2-lite has the sizes of DeepSeek-V2-Lite in layers of DeepSeek-V3's kind, which may have a
-// module.
+// Presets. `tiny` is for tests; 1.1b is TinyLlama's shape, 1b to 8b are those of Llama 3.2 and 3.1; moe has
+// 0.5 billion parameters, 0.1 billion active for each token. gpt-oss and deepseek are about as large, in the
+// layers of their families. v2-lite has the sizes of DeepSeek-V2-Lite in layers of DeepSeek-V3's kind, which
+// may have a module of multi-token prediction.
 constexpr SynthShape kTiny{
     .hidden = 128, .layers = 6, .heads = 4, .kv_heads = 2, .ffn = 320, .vocab = 1024, .max_positions = 512};
 constexpr std::array kPresets = {
@@ -102,7 +102,7 @@ Status check_range(const char* flag, int64_t value, int64_t low, int64_t high) {
   return invalid_argument(fmt::format("{} {}: must be {} to {}", flag, value, low, high));
 }
 
-// Of a shape whose other sizes are good.
+// Checks the latent attention of a shape whose other sizes are valid.
 Status check_latent(SynthShape& s) {
   if (s.gpt_oss)
     return invalid_argument(

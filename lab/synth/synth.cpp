@@ -29,7 +29,7 @@ constexpr const char* kRecord = "synth.json";  // marks what may be replaced
 // A signal ends the writing at its next step, so that what is unfinished can be removed.
 bool interrupted() { return noted_signal() != 0; }
 
-// What exists already is replaced with --force, if it is our own.
+// With --force an existing output is replaced, if this command wrote it.
 Status check_output(const fs::path& path, bool force) {
   std::error_code error;
   if (!fs::exists(path, error)) return {};

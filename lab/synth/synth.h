@@ -1,7 +1,6 @@
-// `outrider synth`: a target and a draft of any Llama, Mixtral, gpt-oss or DeepSeek shape with random
-// weights, made to agree as often and to be as sure as asked. Speed depends on shapes, acceptance and
-// entropy, not on what the weights have learned: such a pair gives honest figures at any scale, without a
-// download.
+// `outrider synth`: makes a target and a draft of any Llama, Mixtral, gpt-oss or DeepSeek shape with random
+// weights, with the requested acceptance and entropy. Speed depends on shapes, acceptance and entropy, not on
+// trained weights, so such a pair gives honest figures at any scale, without a download.
 #pragma once
 
 #include <optional>
@@ -18,7 +17,7 @@ namespace outrider {
 struct SynthOptions {
   std::string output;
   std::string shape = "1.1b";
-  // What differs from the preset.
+  // Differences from the preset.
   std::optional<int64_t> hidden, layers, heads, kv_heads, head_dim, ffn, experts, experts_per_token, kv_rank,
       q_rank, dense_layers, vocab, max_positions;
   bool tied = false;
@@ -40,7 +39,7 @@ struct SynthOptions {
 };
 
 void add_synth_options(CLI::App& app, SynthOptions& options);
-// The shape after flags; everything that can be known to be wrong before anything is written.
+// The shape after flags; makes all checks that are possible before anything is written.
 Result<SynthShape> check_synth_options(const SynthOptions& options);
 
 // Returns the exit code; errors were printed.

@@ -1,5 +1,5 @@
-// A tokenizer of any size for models that were never trained: bytes, so that every text can be read, and
-// made-up words, so that what such a model writes can be looked at.
+// A tokenizer of any size for untrained models: bytes, so that every text can be encoded, and made-up words,
+// so that their output is readable.
 #pragma once
 
 #include <cstdint>

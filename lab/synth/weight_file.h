@@ -43,7 +43,7 @@ struct SynthWriteOptions {
 
 class SynthWeightFile {
  public:
-  // Reserves the space first, so that a full disk is told at once.
+  // Reserves the space first, so that a full disk is reported at once.
   static Result<SynthWeightFile> write(const std::filesystem::path& path,
                                        const std::vector<SynthTensor>& tensors,
                                        const SynthWriteOptions& options);

@@ -47,7 +47,7 @@ Status PlainRuns::first() {
 PlainComparison PlainRuns::compare(const GenerateResult& speculative, CompareTurns turns) {
   std::vector<PlainTurn> measured{compare_with_plain(plain_.totals, speculative.totals)};
   identical_ = same_output(plain_, speculative);
-  note_first_signal();  // the texts are told, and shall be reported
+  note_first_signal();  // the first comparison is complete and must be reported
   while (turns.go_on(static_cast<int>(measured.size()), std::chrono::steady_clock::now() - begun_)) {
     const auto next = turn(measured.size() % 2 == 0, speculative);
     if (!next.ok()) {

@@ -10,22 +10,23 @@
 
 namespace outrider {
 
-// How often both sides run. Short runs are repeated, since one of a few milliseconds tells little.
+// The number of runs of each side. Short runs are repeated, since a run of a few milliseconds is a weak
+// sample.
 struct CompareTurns {
-  int wanted = 0;  // 0: nine, or as many as begin within two seconds
+  int wanted = 0;  // 0: nine, or fewer if two seconds pass first
   bool go_on(int turns, std::chrono::duration<double> taken) const;
 };
 
 // Plain decoding runs first, then the run that the caller makes, reports and hands over, then the further
-// turns, whose texts nobody sees. Used in that order; `job` outlives it.
+// turns, whose texts are discarded. Used in that order; `job` outlives it.
 class PlainRuns {
  public:
   explicit PlainRuns(const GenerateJob& job) : job_(job) {}
 
   Status first();
-  // Where a further turn fails or is interrupted, what was measured counts, and the error is told.
+  // If a further turn fails or is interrupted, the finished turns count, and the error is reported.
   PlainComparison compare(const GenerateResult& speculative, CompareTurns turns);
-  // Of the first run.
+  // Results of the first plain run.
   const std::vector<RequestResult>& requests() const { return plain_.requests; }
 
  private:

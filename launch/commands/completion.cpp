@@ -29,7 +29,7 @@ struct Command {
   bool takes_files = false;          // has a positional without choices
 };
 
-// "{lockstep,ahead}" in the type's name: what CLI::IsMember leaves there.
+// Extracts the choices from "{lockstep,ahead}" in the type's name, where CLI::IsMember writes them.
 std::vector<std::string> choices_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t open = type.find('{'), close = type.find('}');
@@ -70,7 +70,7 @@ std::string in_quotes(std::string text) {
   return in_single_quotes(text);
 }
 
-// Names of the program's own making: no quoting is needed inside.
+// All names come from this program, so they need no quoting.
 std::string bash_script(const std::vector<Command>& commands) {
   std::string paths, values, words;
   for (const Command& command : commands) {
@@ -129,7 +129,7 @@ std::string fish_script(const std::vector<Command>& commands) {
     std::string condition = "__fish_use_subcommand";
     if (!command.path.empty()) {
       condition.clear();
-      for (size_t begin = 0; begin < command.path.size();) {  // every word of the path was given
+      for (size_t begin = 0; begin < command.path.size();) {  // every word of the path must have been given
         const size_t end = std::min(command.path.find(' ', begin), command.path.size());
         condition += fmt::format("{}__fish_seen_subcommand_from {}", condition.empty() ? "" : "; and ",
                                  command.path.substr(begin, end - begin));

@@ -37,10 +37,10 @@ constexpr milliseconds kJoinTimeout{10'000};
 
 bool asked_to_leave() { return noted_signal() != 0; }
 
-// A parent that has died already sends no more signals.
+// False if the parent has died already: it would send no signal.
 bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent; }
 
-// What a worker computes with, as far as its drafter needs it.
+// The models of a worker, as far as its drafter needs them.
 struct WorkerModels {
   std::unique_ptr<Model> model;
   std::shared_ptr<const DraftHead> head;
@@ -59,7 +59,8 @@ class JoinedWorker {
     return {};
   }
 
-  // Until asked to leave, the job's end, a refusal, nonsense, or too long a time without a coordinator.
+  // Runs until it is asked to leave, the job ends, it is refused, the coordinator violates the protocol, or
+  // there is no coordinator for too long.
   Status run() {
     auto alone_since = Clock::now();
     for (int attempt = 0; !asked_to_leave(); ++attempt) {
@@ -91,7 +92,7 @@ class JoinedWorker {
   }
 
  private:
-  // One connection and one identity: connects, joins, serves.
+  // One connection with one identity: connects, joins, serves.
   Status live(bool* joined) {
     ASSIGN_OR_RETURN(const auto transport, make_zmq_client(settings_.connect, zmq_));
     DraftWorkerOptions options{
@@ -148,12 +149,13 @@ class JoinedWorker {
   }
 
   Device device() const { return device_of_worker(settings_.run.models, target_ranks(settings_.run.models)); }
-  // What mpirun started has its traffic among hosts anyway; who joined with a key has not.
+  // Workers started by mpirun already send unencrypted traffic between hosts; a worker that joined with a key
+  // does not.
   bool is_trusted(const Welcome& welcome, const std::string& gpu) const {
     return settings_.parent != 0 || on_one_host(welcome.slices, gpu);
   }
 
-  // Null: rows of states come with the job.
+  // Null: hidden states come through the coordinator.
   std::unique_ptr<StateInbox> states_of(const Welcome& welcome, Generation self) const {
     const std::string gpu = models_.state_head ? linkable_gpu(device()) : "";
     if (!may_link_states(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return nullptr;
@@ -173,7 +175,7 @@ class JoinedWorker {
     if (!models_.model) return;
     const std::string gpu = linkable_gpu(device());
     if (!may_link(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return;
-    constexpr int kMostDrafts = 8;  // under way; more of them take the sockets
+    constexpr int kMostDrafts = 8;  // in transfer; further drafts use the sockets
     auto links = make_links(device(), welcome.slices, welcome.target.vocab_size, -1,
                             std::min(2 * settings_.run.models.max_num_seqs, kMostDrafts));
     if (links.ok()) return slices.use_links(std::move(links).value());
@@ -189,12 +191,12 @@ class JoinedWorker {
   const ZmqOptions zmq_;
   const Load load_;
   WorkerModels models_;
-  const DraftHead* head_ = nullptr;  // null: no states are sent
-  bool rested_ = false;              // it was unloaded, and comes back
-  std::string told_;                 // why it has no coordinator
+  const DraftHead* head_ = nullptr;  // null: no hidden states are sent
+  bool rested_ = false;              // it was unloaded, and will join again
+  std::string told_;                 // the last reported reason for a missing coordinator
 };
 
-// The first rank is the worker; the others hold their part of its model.
+// The first rank is the worker; the other ranks hold their part of its model.
 Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq,
                    RoleThreads threads, Collectives& group) {
   DraftRanks ranks(settings.run, prepared, threads, group);
@@ -226,11 +228,11 @@ Status serve_rank(const DraftWorkerSettings& settings, const Preparation& prepar
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));
   }
-  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  if (!status.ok()) group.abort();  // so that the other ranks do not wait for a failed one
   return status;
 }
 
-// What all ranks of this process work with.
+// Inputs of all ranks of this process.
 struct Prepared {
   ZmqOptions zmq;
   Preparation prepared;
@@ -245,7 +247,7 @@ Result<Prepared> prepare_job(const DraftWorkerSettings& settings, bool warns) {
   return Prepared{std::move(zmq), std::move(prepared)};
 }
 
-// Ranks are threads; the first error is the worker's.
+// Ranks are threads; the first error is reported as the worker's.
 Status serve_here(const DraftWorkerSettings& settings) {
   ASSIGN_OR_RETURN(const Prepared job, prepare_job(settings, true));
   const int ranks = settings.run.models.draft_tensor_parallel_size;
@@ -271,7 +273,7 @@ int ended(const Status& status) {
   return exit_code_of(status);
 }
 
-// Under mpirun every rank is one of the worker.
+// Under mpirun all ranks form one worker.
 int serve_under_mpirun(const DraftWorkerSettings& settings) {
   return MpiCluster::run_group([&](Collectives& group, int, int cores) {
     set_thread_role(fmt::format("draft/{}", group.rank()));
@@ -374,7 +376,7 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
 
 int run_draft_worker_command(DraftWorkerSettings settings) {
   set_thread_role("draft");
-  settings.run.models.tensor_parallel_size = 0;  // no target here: the first GPU is ours
+  settings.run.models.tensor_parallel_size = 0;  // no target here: the worker takes the first GPU
   settings.run.speculation.pipeline = "auto";    // the job decides; there is room for whatever it asks
   if (settings.parent != 0) {
     prctl(PR_SET_NAME, "outrider-draft");  // it was started as /proc/self/exe

@@ -53,7 +53,7 @@ RoundRecord record_of(const GenerateJob& job, const GenerateResult& result, cons
   return record;
 }
 
-// What compares or records whole runs has nothing to say of half of one.
+// Options that compare or record whole runs cannot be used with a resumed run.
 Status check_resume(const RunFiles& files, bool compares_plain) {
   if (files.resume.empty()) return {};
   if (files.prompts.empty()) return invalid_argument("--resume needs --prompts, whose results it takes over");
@@ -87,8 +87,8 @@ void tell_what_is_finished(const std::string& file, const std::vector<PromptRequ
   tell_error(fmt::format("{} of {} requests are finished in {}", found, requests.size(), file));
 }
 
-// What was left of an earlier run of the same --output is a part of that now. Results of other requests, if
-// there are any, stay where they are.
+// The new output contains the resumed results, so the partial file of an earlier run of the same --output is
+// removed. A file with results of other requests is kept.
 void remove_resumed(const RunFiles& files, const std::vector<PromptRequest>& requests,
                     const FinishedResults& finished) {
   const std::string& left = files.resume;
@@ -103,8 +103,8 @@ void remove_resumed(const RunFiles& files, const std::vector<PromptRequest>& req
   if (static_cast<size_t>(taken) == finished.size()) std::filesystem::remove(left, ignored);
 }
 
-// Texts that ended with the context, before the length that was asked for. Under --ignore-eos or not: what
-// ends them is not the model.
+// Texts that the context ended before their requested length, with or without --ignore-eos: the model did not
+// end them.
 std::vector<size_t> cut_by_context(const GenerateResult& result) {
   std::vector<size_t> cut;
   for (size_t i = 0; i < result.generated.size(); ++i) {
@@ -152,7 +152,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
   std::vector<std::string> notes;
   auto asked = read_asked(options, cluster, prepared, notes);
-  if (!asked.ok())  // a prompt that is too long for the context is bad input, and no lack of a resource
+  if (!asked.ok())  // a prompt over the context is bad input, not a missing resource
     return Status(StatusCode::kInvalidArgument, asked.status().message());
   std::vector<PromptRequest> requests = std::move(asked).value();
   if (!cluster.quiet)
@@ -160,7 +160,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   ASSIGN_OR_RETURN(const auto fingerprint, request_fingerprints(cluster.models, cluster.speculation));
   for (size_t i = 0; i < requests.size(); ++i) {
     uint64_t& own = requests[i].fingerprint = fingerprint(requests[i]);
-    if (!requests[i].follows) continue;  // an answer follows from what it answers to
+    if (!requests[i].follows) continue;  // the fingerprint of a later turn depends on the answers before it
     own = hash_combine(own, requests[i - 1].fingerprint);
     for (const TokenId id : requests[i].turn) own = hash_combine(own, static_cast<uint64_t>(id.value()));
   }

@@ -16,15 +16,15 @@ Status unless_interrupted(const Status& status) {
   return noted_signal() != 0 ? unavailable("interrupted") : status;
 }
 
-// Behind the last turn of the conversation that begins there.
+// The index after the last turn of the conversation that begins at `first`.
 size_t end_of_conversation(const std::vector<PromptRequest>& requests, size_t first) {
   size_t end = first + 1;
   while (end < requests.size() && requests[end].follows) ++end;
   return end;
 }
 
-// From `next` on, to the first request that must run. A conversation is finished with its last turn, since
-// answers are told as text and asked about as tokens.
+// Takes over results from `next` on, up to the first request that must run. A conversation counts as finished
+// only with its last turn, since answers are stored as text and continued as tokens.
 size_t take_over_finished(const GenerateJob& job, size_t next, Output* output) {
   while (next < job.requests.size()) {
     const size_t end = end_of_conversation(job.requests, next);
@@ -60,10 +60,11 @@ GenerateResult run_generate_job(const GenerateJob& job, std::unique_ptr<Transpor
   result.asked_as.resize(job.requests.size());
   std::unordered_map<SequenceId, size_t> index_of;
   size_t next = 0, submitted = 0, finished = 0;
-  std::deque<size_t> later_turns;  // that can be asked now
+  std::deque<size_t> later_turns;  // whose previous turn was answered
   std::map<size_t, RequestResult> ended;
   std::function<void()> submit_next;  // a file may hold more requests than a queue should
-  // With the next turn of the conversation; what was not answered is not asked about.
+  // Submits the next turn of the conversation. If the previous turn failed, the remaining turns fail too,
+  // without being sent.
   const auto go_on = [&](size_t index) {
     Status status;
     for (size_t turn = index + 1; turn < end_of_conversation(job.requests, index); ++turn) {
@@ -112,7 +113,7 @@ GenerateResult run_generate_job(const GenerateJob& job, std::unique_ptr<Transpor
           },
       .asked_to_stop = [] { return noted_signal() != 0; },
   };
-  // Of this run alone: what a policy has learnt goes on in whatever it makes.
+  // The policy belongs to this run alone, because it keeps learnt state.
   const auto policy = parse_gamma_policy(job.cluster.speculation.policy());
   if (!policy.ok()) {
     result.status = policy.status();
@@ -130,7 +131,7 @@ GenerateResult run_generate_job(const GenerateJob& job, std::unique_ptr<Transpor
   result.status = wait_until_ready(
       coordinator, static_cast<size_t>(waits_for), std::chrono::seconds(job.cluster.models.startup_timeout_s),
       [&] { return unless_interrupted(error()); }, job.cluster.quiet);
-  // A text that is shown as it comes ends with a word about it. Models that load are not waited for.
+  // A streamed text ends with a remark on its end. Models that still load are not waited for.
   const bool is_shown = output && output->is_streamed();
   if (is_shown && result.status.ok()) note_first_signal();
   submit_next = [&] {

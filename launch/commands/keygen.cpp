@@ -13,7 +13,7 @@ Status keygen(const std::string& file) {
   ASSIGN_OR_RETURN(const CurveKeyPair keys, make_curve_key_pair());
   RETURN_IF_ERROR(write_curve_keys(file, keys).in("--output"));
   const Status shared = write_curve_keys(file + ".pub", {.public_key = keys.public_key, .secret_key = {}});
-  if (!shared.ok()) std::remove(file.c_str());  // a key alone would be in the way of the next attempt
+  if (!shared.ok()) std::remove(file.c_str());  // a single key file would block the next attempt
   return shared.in("--output");
 }
 

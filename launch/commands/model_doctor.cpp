@@ -24,7 +24,7 @@ void add_line(std::string& to, std::string_view key, std::string_view value) {
   to += fmt::format("{:<22} {}\n", key, value);
 }
 
-// In decimal units, as disks and data sheets have them.
+// In decimal units, like disks and data sheets.
 std::string in_bytes(double bytes) {
   if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
   return bytes >= 1e6 ? fmt::format("{:.1f} MB", bytes / 1e6) : fmt::format("{:.1f} kB", bytes / 1e3);
@@ -32,7 +32,7 @@ std::string in_bytes(double bytes) {
 
 int64_t weights_of(const MatrixSource& m) { return m.n() * m.k(); }
 
-// Of a weight of a published checkpoint, with its part of what its group shares.
+// Bits per weight of a published checkpoint, with its part of the group's scale.
 double bits_of_code(const QuantScheme& s) {
   const double scale = s.scale == ScaleType::kNested || s.scale == ScaleType::kPowerOfTwo ? 8
                        : s.scale == ScaleType::kFloat32                                   ? 32
@@ -46,7 +46,7 @@ double bits_of_code(const QuantScheme& s) {
          outer / (group * static_cast<double>(s.groups_together));
 }
 
-// What a matrix takes in memory: its weights, and a bf16 scale a group where there are groups.
+// Memory of a matrix: its weights, and a bf16 scale for each group if there are groups.
 double held_bytes(const MatrixSource& matrix, WeightType type) {
   if (type == WeightType::kCodes) {
     double bytes = 0;
@@ -62,7 +62,7 @@ double held_bytes(const MatrixSource& matrix, WeightType type) {
   return static_cast<double>(weights_of(matrix)) * bits / 8;
 }
 
-// One tp_rank's matrices, by what they do.
+// One tp_rank's matrices, by purpose.
 struct HeldParts {
   double embedding = 0, attention = 0, mlp = 0, experts = 0, router = 0, head = 0;
   double all() const { return embedding + attention + mlp + experts + router + head; }
@@ -152,7 +152,7 @@ void add_sizes(const ModelConfig& c, std::string& out) {
       fmt::format("{} rows{}", c.vocab_size, c.tie_word_embeddings ? ", the head is the embedding" : ""));
 }
 
-// Formats that the files allow: of codes only their own.
+// Formats that the files allow; codes allow only their own.
 void add_memory(const WeightMap& map, std::string& out) {
   for (const WeightFormat format :
        {WeightFormat::kAuto, WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4}) {
@@ -169,7 +169,7 @@ void add_memory(const WeightMap& map, std::string& out) {
   }
 }
 
-// Where this build has CUDA; no device is asked.
+// Adds the memory on a CUDA device, if this build has CUDA; no device is queried.
 void add_devices(const WeightMap& map, const ModelConfig& config, std::string& out) {
   const auto bytes = cuda_weight_bytes(map, config, {});
   if (!bytes.ok() && bytes.status().code() == StatusCode::kUnavailable) return;

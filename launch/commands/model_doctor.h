@@ -1,5 +1,5 @@
-// What `outrider doctor --model` tells of a model before anything of it is loaded: family and sizes, what its
-// files hold, the memory of weights and KV cache by part and by rank, and whether text and chats can be read.
+// `outrider doctor --model` describes a model before it is loaded: family and sizes, contents of its files,
+// memory of weights and KV cache by part and by rank, and whether text and chats can be read.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Weights and their index are written anew; the rest of the directory goes along.
+// Weights and their index are written anew; all other files of the directory are copied.
 bool is_copied(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
   return entry.is_regular_file() && name != "config.json" && name != "model.safetensors.index.json" &&

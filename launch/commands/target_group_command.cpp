@@ -31,22 +31,23 @@ using std::chrono::milliseconds;
 
 bool is_leaving() { return noted_signal() != 0; }
 
-// A group that was lost may not have been missed yet, and its place becomes free.
+// True where the coordinator may not have noticed the loss of a group yet, so that a place becomes free
+// later.
 bool may_find_place_later(const Status& status) {
   return status.message().find(kGroupHasJoined) != std::string::npos ||
          status.message().find(kGroupsHaveJoined) != std::string::npos;
 }
 
-// One rank of the group: a model that is loaded once, and life after life with it. The leader alone connects,
-// and decides for all whether there is another life.
+// One rank of the group: loads a model once, and uses it for one life after the other. Only the leader
+// connects, and it decides for all ranks whether there is another life.
 class GroupRank {
  public:
   GroupRank(const TargetGroupSettings& settings, const Preparation& prepared, const ZmqOptions& zmq,
             RoleThreads threads, Collectives& group)
       : settings_(settings), prepared_(prepared), zmq_(zmq), threads_(threads), group_(group) {}
 
-  // Until asked to leave, the job's end, a refusal, or too long a time without a coordinator. Throws where
-  // another rank is gone.
+  // Runs until it is asked to leave, the job ends, it is refused, or there is no coordinator for too long.
+  // Throws if another rank is gone.
   Status run() {
     const IndexRange ids =
         vocab_range(prepared_.target_info.vocab_size, {.tp_rank = group_.rank(), .tp_size = group_.size()});
@@ -74,7 +75,7 @@ class GroupRank {
  private:
   bool leads() const { return group_.rank() == 0; }
 
-  // What the leader says, on all ranks.
+  // The leader's decision, on all ranks.
   bool goes_on(bool leader_says) {
     if (group_.size() == 1) return leader_says;
     word_.assign(1, std::byte(leader_says ? 1 : 0));
@@ -82,7 +83,7 @@ class GroupRank {
     return !word_.empty() && word_[0] == std::byte(1);
   }
 
-  // Not OK, or null: there is no other life.
+  // An error or null: there is no further life.
   Result<std::unique_ptr<Transport>> connect() {
     while (!is_leaving()) {
       auto transport = make_zmq_client(settings_.connect, zmq_);
@@ -92,7 +93,7 @@ class GroupRank {
     return std::unique_ptr<Transport>();
   }
 
-  // After a life. OK: the next one begins, or `ended_`: all is well, and there is none.
+  // Called after a life. OK: the next one begins, unless `ended_` is set, which means a normal end.
   Status judge(Status status) {
     ended_ = status.ok() || is_leaving();
     if (ended_) {
@@ -118,7 +119,7 @@ class GroupRank {
     tell(fmt::format("serves {} at {}", prepared_.target_info.name, settings_.connect));
   }
 
-  // Before the next attempt, unless there were too many.
+  // Waits before the next attempt. An error: there were too many.
   Status wait(const Status& why) {
     if (attempt_ == 0 && why.message() != told_ && alone_since_ != Clock::time_point{}) {
       told_ = why.message();
@@ -142,11 +143,11 @@ class GroupRank {
   std::vector<std::byte> word_;
   bool ended_ = false;
   int attempt_ = 0;
-  std::string told_;  // why there is no coordinator
+  std::string told_;  // the last reported reason for a missing coordinator
   Clock::time_point alone_since_;
 };
 
-// The leader alone tells the coordinator which model it is.
+// Only the leader sends the model's fingerprint to the coordinator.
 Result<Preparation> prepare_group(const TargetGroupSettings& settings, bool leads) {
   if (settings.connect.empty())
     return invalid_argument(
@@ -156,7 +157,7 @@ Result<Preparation> prepare_group(const TargetGroupSettings& settings, bool lead
   return prepared;
 }
 
-// On a rank that is a process.
+// For a rank that is a process.
 Status run_rank(const TargetGroupSettings& settings, RoleThreads threads, Collectives& group) {
   ASSIGN_OR_RETURN(const ZmqOptions zmq, joining_options(settings));
   ASSIGN_OR_RETURN(const Preparation prepared, prepare_group(settings, group.rank() == 0));
@@ -171,7 +172,7 @@ Status run_rank(const TargetGroupSettings& settings, RoleThreads threads, Collec
   return GroupRank(settings, prepared, zmq, threads, group).run();
 }
 
-// Ranks are threads; the first error is the group's.
+// Ranks are threads; the first error is reported as the group's.
 Status run_here(const TargetGroupSettings& settings) {
   const int ranks = std::max(1, settings.run.models.tensor_parallel_size);  // checked below
   const LocalThreads threads = local_threads(settings.run.models.threads, 0, ranks, usable_cores());
@@ -194,7 +195,7 @@ Status run_here(const TargetGroupSettings& settings) {
     if (status.ok()) return;
     const std::lock_guard lock(mutex);
     if (first.ok()) first = status;
-    group[static_cast<size_t>(r)]->abort();  // nobody waits for a rank that is gone
+    group[static_cast<size_t>(r)]->abort();  // so that the other ranks do not wait for a failed one
   });
   return first;
 }

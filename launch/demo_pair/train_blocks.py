@@ -17,7 +17,7 @@ from train import EPS, MAX_POS, THETA, VOCAB, rotate
 from train_heads import ANCHORS, agrees, arguments, distance, draft_vocabulary, export, kept_tokens, linear, report, target_rows, train
 
 HEADS, KV_HEADS, HEAD_DIM, FFN, KNOWN, RANK = 8, 2, 32, 384, 2048, 48
-TOKENS, MASK, TAPS = 4, 3, (5, 9)           # of a block or branches; the token that stands for unknown ones; inputs of these layers
+TOKENS, MASK, TAPS = 4, 3, (5, 9)           # tokens of a block or branch; id of a masked token; layers whose inputs are read
 
 
 # ---------------------------------------------------------------- heads

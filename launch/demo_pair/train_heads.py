@@ -20,7 +20,7 @@ from train import EPS, MAX_POS, THETA, VOCAB, load_export, rotate
 
 HERE = pathlib.Path(__file__).parent
 HEADS, KV_HEADS, FFN, DRAFT_VOCAB, STEPS = 8, 4, 384, 2048, 4
-TAPS = (2, 5, 7)                            # inputs of these layers of 10: 2, n / 2 and n - 3
+TAPS = (2, 5, 7)                            # layers (of n = 10) whose inputs are read: 2, n / 2 and n - 3
 STORED = (2, 5, 7, 9)                       # layers whose inputs are stored, for all kinds of heads
 WINDOW, HELD = 512, 64                      # tokens of a text; texts that no head is trained on
 ANCHORS = 160                               # places in each text that a step of training looks at

@@ -7,7 +7,7 @@
 namespace outrider {
 namespace {
 
-// How long it takes must not tell how much of a guess is right.
+// The duration must not reveal how much of a guess is right.
 bool equal_in_constant_time(std::string_view secret, std::string_view guess) {
   unsigned difference = secret.size() == guess.size() ? 0 : 1;
   for (size_t i = 0; i < guess.size(); ++i)
@@ -22,14 +22,15 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// A page may post a form anywhere, but JSON only where the server says that it may.
+// A web page may post a form to any site, but JSON only where the server allows it.
 bool is_json(const std::string& content_type) {
   std::string type = lower(content_type.substr(0, content_type.find(';')));
   type.erase(std::remove(type.begin(), type.end(), ' '), type.end());
   return type == "application/json";
 }
 
-// A page whose name was made to point to this machine may ask it whatever it likes, but under that name.
+// Protects against DNS rebinding: a page whose name was made to point to this machine sends that name as
+// host.
 bool is_local_name(const std::string& host) {
   const std::string name = lower(host.substr(0, host.rfind(':')));
   const bool is_address = name.starts_with('[') || name.find_first_not_of("0123456789.") == std::string::npos;
@@ -38,7 +39,7 @@ bool is_local_name(const std::string& host) {
 
 }  // namespace
 
-// All are compared, so that the time does not tell which one it was.
+// Compares all keys, so that the duration does not reveal which one matched.
 std::optional<size_t> ApiAccess::find_key(std::string_view sent) const {
   std::optional<size_t> found;
   for (size_t i = 0; i < api_keys_.size(); ++i)
@@ -50,7 +51,7 @@ std::optional<size_t> ApiAccess::key_of(const HttpRequest& request) const {
   constexpr std::string_view kScheme = "bearer ";
   const std::string_view sent = request.authorization;
   if (lower(sent.substr(0, kScheme.size())) == kScheme) return find_key(sent.substr(kScheme.size()));
-  return find_key(request.api_key);  // as Anthropic's clients send it
+  return find_key(request.api_key);  // the header of Anthropic's clients
 }
 
 std::string ApiAccess::turn_of(const HttpRequest& request) const {

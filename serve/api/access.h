@@ -1,4 +1,4 @@
-// Who may ask: those with the key, and no web pages.
+// Access control: clients with a key are admitted, web pages are not.
 #pragma once
 
 #include <optional>
@@ -12,19 +12,19 @@ namespace outrider {
 
 class ApiAccess {
  public:
-  // `api_keys`: clients must send one of them, as a bearer token or as X-Api-Key; none: they need not.
-  // `is_loopback`: the server listens there alone.
+  // `api_keys`: clients must send one, as a bearer token or as X-Api-Key; empty: no key is required.
+  // `is_loopback`: the server listens on the loopback interface only.
   ApiAccess(std::vector<std::string> api_keys, bool is_loopback)
       : api_keys_(std::move(api_keys)), is_loopback_(is_loopback) {}
 
-  // Why a request is refused; nothing if it is not.
+  // The reason for a refusal; empty: the request is admitted.
   std::optional<ApiError> refusal(const HttpRequest& request, bool needs_key) const;
-  // Which clients take turns with each other: by their address and, where there are keys, by the key that
-  // fitted. Nothing else that a client may send at will counts.
+  // The key by which clients take turns: their address and, if there are keys, the valid key. Other values
+  // that a client may choose do not count.
   std::string turn_of(const HttpRequest& request) const;
 
  private:
-  // Its place among api_keys_.
+  // Its index in api_keys_.
   std::optional<size_t> key_of(const HttpRequest& request) const;
   std::optional<size_t> find_key(std::string_view sent) const;
 

@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-// Hands over, and nothing more: the engine's thread serves everybody.
+// Only passes results on, because all requests share the engine's thread.
 class Sink final : public RequestSink {
  public:
   Sink(std::shared_ptr<ApiAnswer> answer, std::shared_ptr<HttpReply> reply, size_t choice)
@@ -37,7 +37,7 @@ int64_t seconds_since_1970() {
       .count();
 }
 
-// Without the request itself, which goes to the engine.
+// Does not need the requests, which are moved to the engine.
 size_t choices_of(const ApiRequest& request) { return request.requests.size(); }
 
 }  // namespace
@@ -95,7 +95,7 @@ void ApiAnswer::submit(Engine& engine, const std::string& client) {
     return send_error(*reply_, error, std::move(headers));
   }
   tickets_ = std::move(tickets).value();
-  // It is the engine that keeps the answer alive; the reply, which the answer keeps, must not.
+  // The engine keeps the answer alive; the reply, which the answer owns, must not.
   reply_->on_gone([answer = weak_from_this()] {
     if (const auto alive = answer.lock()) alive->cancel();
   });
@@ -103,7 +103,7 @@ void ApiAnswer::submit(Engine& engine, const std::string& client) {
   if (state_.request.timeout.count() > 0) await_deadline();
 }
 
-// The headers tell the client, and what stands between, that it was taken.
+// Sends the headers, which tell clients and proxies that the request was accepted.
 void ApiAnswer::begin_stream() {
   reply_->begin_events();
   shape_->begin(*reply_);
@@ -143,7 +143,7 @@ void ApiAnswer::fail(const ApiError& error) {
   shape_->fail(error_body(error), *reply_);
 }
 
-// ---- what the engine says -------------------------------------------------------------------------------
+// ---- results of the engine -----------------------------------------------------------------------------
 
 void ApiAnswer::emitted(size_t index, const Emit& emit) {
   if (is_over_) return;
@@ -190,9 +190,9 @@ void ApiAnswer::finished(size_t index, const Finish& finish) {
     send_whole();
 }
 
-// Health and metrics are answered meanwhile, and all streams go on.
+// Writes a long answer on another thread, so that health checks, metrics and streams go on meanwhile.
 void ApiAnswer::send_whole() {
-  constexpr size_t kMuch = 4096;  // tokens and log-probabilities, which are written in a few milliseconds
+  constexpr size_t kMuch = 4096;  // tokens and log-probabilities that take a few milliseconds to write
   size_t values = 0;
   for (const ApiChoice& choice : state_.choices) {
     values += choice.ids.size();

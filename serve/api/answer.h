@@ -1,5 +1,5 @@
-// One completion on its way: hands its requests to the engine, gathers what comes back, and has it written as
-// its kind of client reads it (reply_shape.h), whole or as events.
+// One completion in progress: submits its requests to the engine, collects the results, and has them written
+// in its client's format (reply_shape.h), whole or as events.
 #pragma once
 
 #include <atomic>
@@ -16,21 +16,21 @@
 
 namespace outrider {
 
-// What the server was told of every answer.
+// Settings of the server for all answers.
 struct AnswerOptions {
-  std::chrono::milliseconds keep_alive{10'000};  // a comment so often until a stream's first event; 0: none
-  SlowLane* writers = nullptr;                   // write long answers; null: the thread of the sockets does
+  std::chrono::milliseconds keep_alive{10'000};  // interval of comments until a stream's first event; 0: none
+  SlowLane* writers = nullptr;                   // writes long answers; null: the thread of the sockets does
 };
 
-// Lives as long as the engine works for it. Everything happens on the thread of the sockets, where the
-// engine's thread sends it through HttpReply::later; only a long answer, when it is complete, is written on
-// another.
+// Lives as long as the engine works for it. Everything happens on the thread of the sockets, to which the
+// engine's thread passes work through HttpReply::later; only a long, complete answer is written on another
+// thread.
 class ApiAnswer : public std::enable_shared_from_this<ApiAnswer> {
  public:
   ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const Tokenizer& tokenizer,
             const AnswerOptions& options);
 
-  // `client`: whose turn it is where requests wait.
+  // `client`: the key for taking turns while requests wait.
   void submit(Engine& engine, const std::string& client);
 
   void emitted(size_t choice, const Emit& emit);
@@ -57,7 +57,7 @@ class ApiAnswer : public std::enable_shared_from_this<ApiAnswer> {
   std::string client_;
 };
 
-// What a client is told of an error of the engine.
+// The client's error for an error of the engine.
 ApiError engine_error(const Status& status);
 void send_error(HttpReply& reply, const ApiError& error, HttpHeaders headers = {});
 

@@ -30,7 +30,7 @@ using nlohmann::json;
 
 constexpr const char* kJson = "application/json";
 
-// What is wrong with a request, before the engine has seen it.
+// The error of a request that was refused before it reached the engine.
 ApiError request_error(const Status& status) {
   if (status.code() == StatusCode::kNotFound)
     return {.status = 404, .message = status.message(), .param = "model", .code = "model_not_found"};
@@ -55,7 +55,7 @@ std::string loading(const EngineStatus& status) {
   return status.reason.empty() ? "Loading model" : status.reason;
 }
 
-// %XX of a path. What is none stays.
+// Decodes %XX in a path. An invalid escape stays.
 std::string unescaped(std::string_view path) {
   std::string out;
   for (size_t i = 0; i < path.size(); ++i) {
@@ -93,8 +93,8 @@ class ServedApi final : public Api {
   using Shared = std::shared_ptr<HttpReply>;
   struct Route {
     std::string_view path, method;
-    bool is_open;   // to those without the key
-    bool has_more;  // the path goes on behind this
+    bool is_open;   // to clients without the key
+    bool has_more;  // the path continues after this
     void (ServedApi::*answer)(const HttpRequest&, const Shared&);
   };
   static const Route kRoutes[];
@@ -158,7 +158,7 @@ class ServedApi final : public Api {
   const RequestBuilder builder_;
   std::vector<std::string> models_;
   const std::chrono::system_clock::time_point started_;
-  // End first: what is on them uses the rest.
+  // These end first: their tasks use the other members.
   SlowLane slow_lane_{"grammars"}, writers_{"answers"};
 };
 
@@ -188,7 +188,7 @@ void ServedApi::handle(HttpRequest request, Shared reply) {
     return r.has_more ? request.path.starts_with(r.path) : request.path == r.path;
   });
   const bool is_known = route != std::end(kRoutes);
-  // A page's browser asks, without the key, whether the page may.
+  // A page's browser asks, without the key, whether the page has access.
   if (is_known && request.method == "OPTIONS" && request.is_allowed_origin)
     return reply->send(204, "", "",
                        {{"Access-Control-Allow-Methods", fmt::format("{}, OPTIONS", route->method)},
@@ -210,7 +210,7 @@ void ServedApi::handle(HttpRequest request, Shared reply) {
   (this->*route->answer)(request, reply);
 }
 
-// Sends why not.
+// False: sends the reason.
 bool ServedApi::is_healthy(const Shared& reply) const {
   const EngineStatus status = engine_.status();
   const auto refuse = [&](std::string message, const char* code) {
@@ -232,7 +232,7 @@ bool ServedApi::is_healthy(const Shared& reply) const {
   return false;
 }
 
-// Whether requests are taken.
+// Whether requests are accepted.
 void ServedApi::health(const HttpRequest&, const Shared& reply) {
   if (!is_healthy(reply)) return;
   const EngineNumbers numbers = engine_.numbers();
@@ -248,7 +248,7 @@ void ServedApi::health(const HttpRequest&, const Shared& reply) {
                     {"degraded", groups == 0 || (options_.cluster.speculates() && workers <= left_alone)}});
 }
 
-// Whether a request that comes now has somebody to compute it: for those who spread requests over servers.
+// Readiness: whether a new request would be computed. For load balancers.
 void ServedApi::ready(const HttpRequest&, const Shared& reply) {
   if (!is_healthy(reply)) return;
   if (engine_.numbers().overview.groups_here() == 0)
@@ -257,7 +257,7 @@ void ServedApi::ready(const HttpRequest&, const Shared& reply) {
   send(*reply, json{{"status", "ok"}});
 }
 
-// Whether starting the server again would help nobody: for those who restart what hangs.
+// Liveness: fails only if a restart of the server would help. For process supervisors.
 void ServedApi::live(const HttpRequest&, const Shared& reply) {
   const EngineStatus status = engine_.status();
   if (status.state == EngineState::kFailed)
@@ -285,7 +285,7 @@ void ServedApi::models(const HttpRequest&, const Shared& reply) {
   send(*reply, json{{"object", "list"}, {"data", std::move(list)}});
 }
 
-// Names may hold slashes, as they are or as %2F.
+// Names may contain slashes, plain or as %2F.
 void ServedApi::model(const HttpRequest& request, const Shared& reply) {
   const std::string name = unescaped(request.path.substr(std::string_view("/v1/models/").size()));
   if (std::find(models_.begin(), models_.end(), name) == models_.end())
@@ -340,7 +340,7 @@ Result<json> ServedApi::detokenized(const std::string& text) const {
   return json{{"prompt", std::move(prompt)}};
 }
 
-// Anthropic's: how many tokens a message would send.
+// Anthropic's: the number of tokens of a message.
 Result<json> ServedApi::counted(const std::string& text) const {
   ASSIGN_OR_RETURN(const json body, read_body(text));
   RETURN_IF_ERROR(read_model(body, models_).status());
@@ -358,7 +358,7 @@ void ServedApi::detokenize(const HttpRequest& request, const Shared& reply) {
   send(*reply, detokenized(request.body));
 }
 
-// The model's tokenizer_config.json as far as there is one, with the chat template that is used here.
+// The model's tokenizer_config.json, if it exists, with the chat template in use here.
 void ServedApi::tokenizer_info(const HttpRequest&, const Shared& reply) {
   const Tokenizer& tokenizer = *prepared_.tokenizer;
   const auto file = std::filesystem::path(options_.cluster.models.model) / "tokenizer_config.json";
@@ -384,7 +384,7 @@ Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::st
   return read_api_request(kind, body, defaults, builder_);
 }
 
-// What may have to be compiled does not hold up the others.
+// A request with a structure goes to the slow lane, so that compiling its grammar delays no other request.
 void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared& reply) {
   if (const EngineStatus status = engine_.status(); status.state == EngineState::kLoading)
     return send_error(*reply, {.status = 503, .message = loading(status), .code = "loading"},

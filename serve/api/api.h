@@ -1,5 +1,5 @@
-// The OpenAI-compatible front: turns HTTP requests into requests of an engine and back. README.md beside this
-// lists endpoints, fields and errors.
+// The OpenAI-compatible front end: turns HTTP requests into requests of an engine, and results into answers.
+// README.md in serve/ lists endpoints, fields and errors.
 #pragma once
 
 #include <memory>
@@ -21,13 +21,13 @@ class ChatTemplate;
 
 struct ServeOptions {
   ClusterSettings cluster;
-  RequestParams defaults;                  // what requests get that do not say
-  std::string generation_config = "none";  // auto: generation_config.json says what no flag does
+  RequestParams defaults;                  // values of fields that requests leave out
+  std::string generation_config = "none";  // auto: generation_config.json sets defaults that no flag sets
   RunFiles files;                          // reports only
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
-  std::vector<std::string> served_model_names;  // empty: --model as it was written
-  // Keys that clients may send; none in either: everybody may ask.
+  std::vector<std::string> served_model_names;  // empty: --model as it was given
+  // Keys that clients may send; both empty: no key is required.
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string chat_template;                 // a file, instead of the model's
@@ -35,11 +35,11 @@ struct ServeOptions {
   int max_queued_requests = 1024;
   int64_t max_queued_tokens = int64_t{1} << 20;  // of prompts
   int drain_timeout_s = 30;
-  int max_num_speculative_tokens = kDefaultGammaMax;  // that a request may ask for
+  int max_num_speculative_tokens = kDefaultGammaMax;  // limit for requests
   bool metrics_compat_vllm = false;                   // /metrics also under vLLM's names
   ApiLimits api_limits;
-  double request_timeout_s = 0;  // of requests that do not say; 0: none
-  double keep_alive_s = 10;      // a comment so often until a stream's first event; 0: none
+  double request_timeout_s = 0;  // of requests without their own; 0: none
+  double keep_alive_s = 10;      // interval of comments until a stream's first event; 0: none
   std::vector<std::string> trusted_proxies;
   std::string access_log;  // empty: none; "-": standard error
   HttpOptions http;
@@ -51,12 +51,12 @@ class Api {
  public:
   virtual ~Api() = default;
   virtual void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) = 0;
-  // Whether that takes microseconds, whatever the engine does.
+  // Whether the request takes microseconds, whatever the engine does.
   static bool is_quick(const HttpRequest& request);
 };
 
-// `api_keys`: one of them clients must send (not for /health); none: nothing.
-// `responses`: what was answered so far, for /metrics; outlives it.
+// `api_keys`: clients must send one (not for /health); empty: no key is required. `responses`: counts of
+// answers, for /metrics; must outlive the result.
 Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Preparation& prepared,
                                       Result<std::unique_ptr<ChatTemplate>> chat,
                                       std::vector<std::string> api_keys, const ResponseCounts& responses,

@@ -37,7 +37,7 @@ std::string param_of(const std::string& message) {
   return end == std::string::npos ? "" : message.substr(begin + 1, end - begin - 1);
 }
 
-// Values of a request may be megabytes. Messages shorten them; what one forgets is cut here.
+// Values of a request may be megabytes. Messages shorten them; as a safeguard the whole message is cut here.
 std::string error_body(const ApiError& error) {
   constexpr size_t kMostMessage = 2000, kMostParam = 100;
   return json_text(nlohmann::json{{"type", "error"},

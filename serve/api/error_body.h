@@ -1,4 +1,4 @@
-// The body of every answer that is an error, as OpenAI's clients read it.
+// The body of every error answer, in OpenAI's format.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,17 +7,17 @@
 namespace outrider {
 
 struct ApiError {
-  int status = 400;  // of HTTP
+  int status = 400;  // HTTP status
   std::string message;
-  std::string param;  // the field that is wrong; empty: null
+  std::string param;  // the wrong field; empty: null
   std::string code;   // "model_not_found"; empty: null
 };
 
-// The field that a message is about, which stands in quotes; empty: none.
+// The field that a message is about, which it has in quotes; empty: none.
 std::string param_of(const std::string& message);
 
-// {"type": "error", "error": {"message", "type", "param", "code"}}; the inner type follows from the status,
-// the outer one is what Anthropic's clients look for. Valid UTF-8.
+// {"type": "error", "error": {"message", "type", "param", "code"}}. The inner type follows from the status;
+// Anthropic's clients look for the outer one. Valid UTF-8.
 std::string error_body(const ApiError& error);
 
 }  // namespace outrider

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Beside kSamplingFields.
+// In addition to kSamplingFields.
 constexpr std::array<std::string_view, 16> kCommon = {"model",
                                                       "n",
                                                       "best_of",
@@ -32,21 +32,21 @@ constexpr std::array<std::string_view, 16> kCommon = {"model",
                                                       "return_tokens_as_token_ids",
                                                       "include_stop_str_in_output"};
 constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
-// Beside kChatFields.
+// In addition to kChatFields.
 constexpr std::array<std::string_view, 1> kChatOnly = {"top_logprobs"};
-// Read elsewhere, and named here for those who misspell them.
+// Read elsewhere; listed here for suggestions on misspelt names.
 constexpr std::array<std::string_view, 2> kTools = {"tools", "tool_choice"};
 constexpr std::array<std::string_view, 5> kMessagesOnly = {"messages", "system", "stop_sequences", "thinking",
                                                            "output_config"};
 constexpr std::array<std::string_view, 8> kResponsesOnly = {
     "input", "instructions", "max_output_tokens", "text", "truncation", "include", "background", "reasoning"};
 
-// They change no text.
+// They do not change the text.
 constexpr std::array<std::string_view, 8> kHarmless = {
     "user",       "metadata",           "store", "service_tier", "prompt_cache_key", "safety_identifier",
     "request_id", "parallel_tool_calls"};
 
-// Asked for by other clients; only these values can be honoured.
+// Fields of other servers, of which only these values can be honoured.
 struct Neutral {
   const char* key;
   const char* values;  // a list
@@ -72,7 +72,7 @@ constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
                                 {"chat_template", "[]"},
                                 {"documents", "[[]]"},
                                 {"logits_processors", "[[]]"},
-                                // Of vLLM, SGLang and llama.cpp, switched off or at their defaults.
+                                // Fields of vLLM, SGLang and llama.cpp, switched off or at their defaults.
                                 {"echo", "[false]"},
                                 {"include_reasoning", "[true, false]"},
                                 {"separate_reasoning", "[true, false]"},
@@ -118,7 +118,7 @@ FieldNames accepted(ApiKind kind) {
                                       : joined(kSamplingFields, kCommon, kChatFields, kChatOnly);
 }
 
-// What a client of this endpoint may have meant.
+// Fields that a client of this endpoint may have misspelt.
 FieldNames meant(ApiKind kind) {
   const FieldNames all = joined(accepted(kind), kFormFields, kHarmless);
   switch (kind) {

@@ -1,4 +1,4 @@
-// Which fields a completion request may have, and what becomes of those that this server does not know.
+// The fields that a completion request may have, and the treatment of unknown fields.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,8 +8,9 @@
 
 namespace outrider {
 
-// Every field is honoured, changes nothing, or is refused by name: none is ignored in silence. The body is
-// without the fields that read_structure() reads; of kinds other than completions it is that of a chat.
+// Every field is honoured, has no effect by definition, or is refused by name; none is silently ignored. The
+// body must be without the fields that read_structure() reads. Except for completions, it is the body of a
+// chat.
 Status check_fields(ApiKind kind, const nlohmann::json& body);
 
 }  // namespace outrider

@@ -13,12 +13,12 @@ namespace {
 
 using nlohmann::json;
 
-// A special token adds none to a text, so it is shown by its name.
+// A special token has no text, so it is shown by its name.
 std::string shown_bytes(TokenId id, const Tokenizer& tokenizer) {
   return tokenizer.is_special(id) ? std::string(tokenizer.token(id)) : tokenizer.token_bytes(id);
 }
 
-// A token that is no whole character is written as its bytes, so that no two look alike.
+// A token that is not whole characters is written as its bytes, so that no two tokens look alike.
 std::string token_text(TokenId id, const Tokenizer& tokenizer, TokenNames names = TokenNames::kText) {
   if (names == TokenNames::kIds) return fmt::format("token_id:{}", id.value());
   const std::string bytes = shown_bytes(id, tokenizer);
@@ -28,7 +28,7 @@ std::string token_text(TokenId id, const Tokenizer& tokenizer, TokenNames names 
   return text;
 }
 
-// Characters that begin in these bytes.
+// The number of characters that begin in these bytes.
 int64_t characters(const std::string& bytes) {
   return std::count_if(bytes.begin(), bytes.end(), [](unsigned char byte) { return (byte & 0xc0) != 0x80; });
 }
@@ -54,7 +54,7 @@ void add_offset(TokenId id, const Tokenizer& tokenizer, json& out, int64_t& offs
 void add_position(const PositionLogprobs& position, int top_count, const Tokenizer& tokenizer,
                   TokenNames names, json& out, int64_t& offset) {
   const std::string text = token_text(position.chosen.id, tokenizer, names);
-  json top{{text, position.chosen.logprob}};  // also where it is none of the best
+  json top{{text, position.chosen.logprob}};  // also if it is not among the best
   for (const TokenLogprob& token : best(position, top_count))
     top.emplace(token_text(token.id, tokenizer, names), token.logprob);
   out["tokens"].push_back(text);
@@ -138,7 +138,7 @@ json speculation_json(const RoundSums& rounds) {
   const int64_t steps = rounds.rounds - rounds.g0_rounds;  // with a draft
   const size_t longest = std::max<size_t>(rounds.gamma_histogram.size(), 1) - 1;
   std::vector<int64_t> accepted = rounds.accepted_histogram;
-  accepted.resize(longest + 1);  // of [0, longest], as its readers check
+  accepted.resize(longest + 1);  // [0, longest], as its readers expect
   accepted[0] -= rounds.g0_rounds;
   return {{"speculative_decoding",
            {{"num_spec_tokens", longest},

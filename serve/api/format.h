@@ -1,4 +1,4 @@
-// Parts of replies in the shapes that OpenAI's and vLLM's clients read.
+// Parts of replies in the formats of OpenAI's and vLLM's clients.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace outrider {
 
-// How log-probabilities name tokens.
+// Names of tokens in log-probabilities.
 enum class TokenNames {
-  kText,  // "bytes:\\xNN" where it is no whole character
-  kIds,   // "token_id:42", which no two share
+  kText,  // "bytes:\\xNN" for a token that is not whole characters
+  kIds,   // "token_id:42", unique for each token
 };
 
-// {tokens, token_logprobs, top_logprobs, text_offset}. `offset`: characters of the text so far; moved past
+// {tokens, token_logprobs, top_logprobs, text_offset}. `offset`: characters of the text so far; advanced by
 // these tokens.
 nlohmann::json completion_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
                                    int64_t& offset, TokenNames names = TokenNames::kText);
-// Log-probabilities of an echoed prompt: its first token, which has none, and those that follow it. Of
-// the best ones so many.
+// Log-probabilities of an echoed prompt: its first token, which has none, and the following tokens, with the
+// `top` best alternatives each.
 nlohmann::json echo_logprobs(TokenId first, std::span<const PositionLogprobs> positions, int top,
                              const Tokenizer& tokenizer, int64_t& offset,
                              TokenNames names = TokenNames::kText);
-// vLLM's "prompt_logprobs": [null, {id: {logprob, rank, decoded_token}}, ...]. A rank is null where the token
-// is none of the best.
+// vLLM's "prompt_logprobs": [null, {id: {logprob, rank, decoded_token}}, ...]. A rank is null for a token
+// outside the best ones.
 nlohmann::json prompt_logprobs_json(std::span<const PositionLogprobs> positions, int top,
                                     const Tokenizer& tokenizer);
 nlohmann::json ids_json(std::span<const TokenId> ids);

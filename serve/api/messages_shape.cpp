@@ -46,7 +46,7 @@ class MessagesShape final : public ReplyShape {
     if (!all.text.empty() || all.calls.empty()) content.push_back({{"type", "text"}, {"text", all.text}});
     for (const ReplyContent::Call& call : all.calls) {
       const auto input = parse_json(call.arguments, "the arguments");
-      const bool is_whole = input.ok() && input->is_object();  // else it was cut, or damaged
+      const bool is_whole = input.ok() && input->is_object();  // false: it was cut or damaged
       content.push_back({{"type", "tool_use"},
                          {"id", call.id},
                          {"name", call.name},
@@ -59,7 +59,7 @@ class MessagesShape final : public ReplyShape {
   }
 
  private:
-  // Their input tokens are those that were not in the cache.
+  // Anthropic's input tokens exclude cached ones.
   json usage() const {
     const int64_t cached = state_.cached_tokens();
     return {{"input_tokens", state_.request.prompt_tokens - cached},
@@ -76,7 +76,7 @@ class MessagesShape final : public ReplyShape {
     const std::string& stop = state_.choices[0].stop;
     return stop.empty() ? json() : json(stop);
   }
-  // Blocks follow each other: a text, then calls.
+  // Blocks come one after the other: a text, then calls.
   void open(HttpReply& reply, json block) {
     close(reply);
     is_text_ = block["type"] == "text";
@@ -122,7 +122,7 @@ class MessagesShape final : public ReplyShape {
     reply.event(json_text(event), type);
   }
 
-  int blocks_ = 0;  // that were closed
+  int blocks_ = 0;  // number of closed blocks
   bool is_open_ = false, is_text_ = false;
 };
 

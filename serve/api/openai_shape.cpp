@@ -23,7 +23,7 @@ class OpenAiShape final : public ReplyShape {
   void part(size_t index, const Emit& emit, HttpReply& reply) override {
     ApiChoice& choice = state_.choices[index];
     const bool tells_ids = state_.request.return_token_ids && !emit.ids.empty();
-    if (emit.text.empty() && emit.logprobs.empty() && !tells_ids) return;  // text that is held back
+    if (emit.text.empty() && emit.logprobs.empty() && !tells_ids) return;  // the text is held back
     begin_choice(index, reply);
     json logprobs = logprobs_of(choice, emit.logprobs);
     if (choice.parser) {
@@ -109,7 +109,7 @@ class OpenAiShape final : public ReplyShape {
                        reason_of(index, !content.calls.empty()));
   }
 
-  // An event of its own for each; log-probabilities and ids come with the first.
+  // Sends an event for each; log-probabilities and ids come with the first one.
   void stream_events(size_t index, std::vector<ToolEvent> events, json logprobs, json ids, HttpReply& reply) {
     if (events.empty() && (!logprobs.is_null() || !ids.is_null())) events.emplace_back();
     for (const ToolEvent& event : events) {
@@ -133,7 +133,7 @@ class OpenAiShape final : public ReplyShape {
     return {{"tool_calls", json::array({std::move(call)})}};
   }
 
-  // Adds what the lists of `more` have to those of `logprobs`.
+  // Appends the lists of `more` to those of `logprobs`.
   static void append(json& logprobs, const json& more) {
     if (!more.is_object()) return;
     for (auto& [key, list] : logprobs.items()) list.insert(list.end(), more[key].begin(), more[key].end());
@@ -160,7 +160,8 @@ class OpenAiShape final : public ReplyShape {
     else if (request.return_token_ids)
       first = choice_json(index, "text", "", nullptr, nullptr);
     if (first.is_null()) return;
-    // Where whole answers have them: of chats beside the choices, of completions in each.
+    // At the place where whole answers have them: beside the choices for chats, inside each choice for
+    // completions.
     json beside;
     if (request.return_token_ids)
       (is_chat() ? beside : first)["prompt_token_ids"] = ids_json(request.prompt_ids[index]);
@@ -189,7 +190,7 @@ class OpenAiShape final : public ReplyShape {
                {"object", object},
                {"created", state_.created},
                {"model", state_.request.model}};
-    if (!state_.request.synthetic_acceptance.empty())  // then the text means nothing
+    if (!state_.request.synthetic_acceptance.empty())  // the text is meaningless then
       reply["synthetic_acceptance"] = state_.request.synthetic_acceptance;
     return reply;
   }
@@ -205,7 +206,7 @@ class OpenAiShape final : public ReplyShape {
     return all;
   }
 
-  // What speculation did for a reply of one text; of several it is not told, as vLLM does.
+  // Speculation figures of a reply with one text; omitted for several texts, like in vLLM.
   json metrics() const {
     return state_.choices.size() == 1 ? speculation_json(state_.choices[0].metrics.rounds) : json();
   }
@@ -240,7 +241,7 @@ int64_t ApiAnswerState::cached_tokens() const {
   return sum;
 }
 
-// Mistral's templates take ids of nine letters and digits alone.
+// Mistral's templates accept only ids of nine letters and digits.
 std::string ApiAnswerState::call_id(size_t choice, int call) const {
   uint64_t hash = hash_combine(choice + 1, static_cast<uint64_t>(call));
   for (const char c : id) hash = hash_combine(hash, static_cast<unsigned char>(c));

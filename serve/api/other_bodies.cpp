@@ -25,7 +25,7 @@ void rename(json& body, const char* from, const char* to) {
   body.erase(from);
 }
 
-// A field of which only these values can be honoured: it asks for nothing then, and goes.
+// Removes a field that may only have values without an effect; refuses other values.
 Status drop_neutral(json& body, const char* key, const json& values) {
   const json* const value = find_field(body, key);
   if (!value) return {};
@@ -36,7 +36,7 @@ Status drop_neutral(json& body, const char* key, const json& values) {
   return {};
 }
 
-// Names that chats have for a field of this endpoint, which would be taken for it.
+// Refuses the names that chats have for a field of this endpoint, which would be confused with it.
 Status refuse_others(const json& body, std::span<const Renamed> names) {
   for (const Renamed& name : names)
     if (find_field(body, name.of_chats))
@@ -52,13 +52,13 @@ Status refuse_choices(const json& body) {
   return {};
 }
 
-// Empty where there is none that is a text.
+// Empty if the type is not a string.
 std::string type_of(const json& item) {
   const json* const type = item.is_object() ? find_field(item, "type") : nullptr;
   return type && type->is_string() ? type->get<std::string>() : std::string();
 }
 
-// Texts of OpenAI's newer items under the name that parts of chats have.
+// Texts of OpenAI's newer items, under the names of chat parts.
 json chat_content(const json& content) {
   if (!content.is_array()) return content;
   json parts = content;
@@ -68,7 +68,7 @@ json chat_content(const json& content) {
   return parts;
 }
 
-// A call that the model made, as its answers told it, and what came of one.
+// A call of the model from an earlier answer, and the result of a call.
 Result<json> message_of_call(const json& item, bool is_output) {
   const char* const what = is_output ? "output" : "arguments";
   if (!item.contains("call_id") || !item.contains(what) || (!is_output && !item.contains("name")))
@@ -112,7 +112,7 @@ Result<json> messages_of_input(const json& input) {
   return messages;
 }
 
-// Anthropic's blocks of calls and of their results, which are messages of their own in chats.
+// Anthropic's blocks of calls and of their results become messages of their own, as in chats.
 Result<json> with_calls_apart(const json& messages) {
   if (!messages.is_array()) return messages;  // refused later
   json out = json::array();

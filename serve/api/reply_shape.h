@@ -1,4 +1,4 @@
-// How an answer is written for one kind of client: what ApiAnswer gathers, in the JSON that this kind reads.
+// The format of an answer for one kind of client: writes the results that ApiAnswer collects as JSON.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@
 
 namespace outrider {
 
-// One text of an answer, as far as it has come.
+// One text of an answer, in its present state.
 struct ApiChoice {
   std::string text;
   std::vector<TokenId> ids;
   std::vector<PositionLogprobs> logprobs, prompt_logprobs;
   int64_t tokens = 0;
   int64_t text_offset = 0;  // of the next token
-  bool has_begun = false;   // something of it was streamed
+  bool has_begun = false;   // part of it was streamed
   FinishReason reason = FinishReason::kStop;
-  std::string stop;  // the stop text before which it ended; empty: none
+  std::string stop;  // the stop string that ended it; empty: none
   RequestMetrics metrics;
   std::optional<ToolCallParser> parser;  // of a stream that may have calls of tools
 };
 
-// What a whole text says, with its calls of tools apart.
+// A whole text, with tool calls separated.
 struct ReplyContent {
   struct Call {
     std::string id, name, arguments;
@@ -47,40 +47,41 @@ struct ApiAnswerState {
   const Tokenizer& tokenizer;
 
   int64_t tokens() const;  // of all choices
-  // Of every prompt, once: what its first choice found computed. Known at the end.
+  // Cached tokens of every prompt, counted once, for its first choice. Known at the end.
   int64_t cached_tokens() const;
   std::string call_id(size_t choice, int call) const;
   ReplyContent content(size_t choice) const;
-  // What a piece of a stream's text brings; null: its end.
+  // Events for a piece of a stream's text; null: the end of the text.
   std::vector<ToolEvent> events(size_t choice, const std::string* piece);
-  // Whether it ended with calls of tools, as far as its stream was read.
+  // Whether the choice ended with tool calls, as far as its stream was parsed.
   bool has_called(size_t choice) const;
 };
 
-// Called on the thread of the sockets. Of a stream: begin, then any number of parts and choice ends, then
-// end; else whole alone.
+// Called on the thread of the sockets. For a stream: begin, then any number of parts and choice ends, then
+// end. Otherwise only whole.
 class ReplyShape {
  public:
   explicit ReplyShape(ApiAnswerState& state) : state_(state) {}
   virtual ~ReplyShape() = default;
-  virtual void begin(HttpReply& reply) = 0;  // the headers are out already
+  virtual void begin(HttpReply& reply) = 0;  // the headers were sent already
   virtual void part(size_t choice, const Emit& emit, HttpReply& reply) = 0;
   virtual void end_choice(size_t choice, HttpReply& reply) = 0;
-  virtual void end(HttpReply& reply) = 0;  // of the events, too
+  virtual void end(HttpReply& reply) = 0;  // also ends the events
   virtual nlohmann::json whole() = 0;
-  // In the middle of a stream.
+  // Reports an error in the middle of a stream.
   virtual void fail(const std::string& error_body, HttpReply& reply) = 0;
 
  protected:
   ApiAnswerState& state_;
 };
 
-// The shape of request.kind.
+// The shape for request.kind.
 std::unique_ptr<ReplyShape> make_reply_shape(ApiAnswerState& state);
 std::unique_ptr<ReplyShape> make_openai_shape(ApiAnswerState& state);     // completions and chats
 std::unique_ptr<ReplyShape> make_messages_shape(ApiAnswerState& state);   // Anthropic's
 std::unique_ptr<ReplyShape> make_responses_shape(ApiAnswerState& state);  // OpenAI's newer one
-// Of a body of /v1/responses: what its answers repeat, as it was sent; values of more than 16 KiB are not.
+// Fields of a body of /v1/responses that its answers repeat, as they were sent; values over 16 KiB are
+// omitted.
 nlohmann::json repeated_in_response(const nlohmann::json& body);
 
 }  // namespace outrider

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int kDefaultMaxTokens = 16;  // of completions, as OpenAI's
+constexpr int kDefaultMaxTokens = 16;  // of completions, as in OpenAI's API
 
 struct Prompt {
   std::vector<TokenId> ids;
@@ -66,7 +66,7 @@ Status read_stream(const json& body, ApiRequest& to) {
               : Status();
 }
 
-// Completions give a number, chats a truth value and a number.
+// Completions have a number, chats a boolean and a number.
 Status read_logprobs(ApiKind kind, const json& body, int& logprobs) {
   logprobs = -1;
   if (kind == ApiKind::kCompletion)
@@ -80,7 +80,7 @@ Status read_logprobs(ApiKind kind, const json& body, int& logprobs) {
   return {};
 }
 
-// 0: only the prompt is asked about. Nothing: not said.
+// 0: only the prompt is scored. Empty: absent.
 Status read_max_tokens(const json& body, std::optional<int>& to) {
   int max_tokens = 0, newer = 0;
   RETURN_IF_ERROR(take(body, "max_tokens", max_tokens));
@@ -110,7 +110,7 @@ Result<std::vector<TokenId>> read_ids(const json& list, const char* key, int64_t
   return ids;
 }
 
-// Which tokens may be drawn at all.
+// Reads the restrictions on the tokens that may be drawn.
 Status read_limits(const json& body, const RequestBuilder& builder, RequestParams& to) {
   if (const json* const ids = find_field(body, "allowed_token_ids")) {
     ASSIGN_OR_RETURN(to.allowed_token_ids, read_ids(*ids, "allowed_token_ids", builder.vocab_size()));
@@ -126,7 +126,7 @@ Status read_limits(const json& body, const RequestBuilder& builder, RequestParam
   return {};
 }
 
-// `otherwise`: where the body does not say.
+// `otherwise`: the default.
 Result<SpecialTokens> read_special_tokens(const json& body, SpecialTokens otherwise) {
   bool adds = otherwise == SpecialTokens::kAdd;
   RETURN_IF_ERROR(take(body, "add_special_tokens", adds));
@@ -187,7 +187,7 @@ Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& bu
   return std::vector<Prompt>{std::move(prompt)};
 }
 
-// The rest of what the body says about its answer goes to `out`.
+// Reads the remaining parameters; those about the answer go to `out`.
 Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefaults& defaults,
                                 Structure& structure, std::optional<int>& max_tokens, ApiRequest& out,
                                 const RequestBuilder& builder) {
@@ -213,7 +213,7 @@ Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefault
     return unsupported("\"prompt_logprobs\" are not streamed; send \"stream\": false");
   if (out.echoes_logprobs) parameters.prompt_logprobs = std::max(out.prompt_logprobs, out.logprobs);
   parameters.max_tokens = std::max(max_tokens.value_or(kDefaultMaxTokens), 1);
-  // Chats without a limit may take what the context leaves.
+  // Chats without a limit may use the remaining context.
   if (!max_tokens && kind == ApiKind::kChat) parameters.max_tokens = std::numeric_limits<int>::max();
   ASSIGN_OR_RETURN(Request request, builder.build(std::move(parameters), RequestBuilder::Names::kKeys));
   RETURN_IF_ERROR(take(body, "cache_salt", request.cache_salt));
@@ -232,7 +232,7 @@ Status read_timeout(const json& body, std::chrono::milliseconds& timeout) {
   return {};
 }
 
-// How calls of these tools are written; where they must be whole, the text's grammar.
+// The format of the tools' calls, and the grammar of the text if calls must be well-formed.
 Status take_tools(Structure& structure, const RequestBuilder& builder, ApiRequest& out) {
   if (!structure.tools) return {};
   ASSIGN_OR_RETURN(const ToolFormat format, tool_format_of(builder.chat_template()));
@@ -243,7 +243,7 @@ Status take_tools(Structure& structure, const RequestBuilder& builder, ApiReques
   return {};
 }
 
-// Those that mark calls and are special.
+// The special tokens among the marks of calls.
 std::vector<TokenId> shown_tokens(ToolFormat format, const Tokenizer& tokenizer) {
   std::vector<TokenId> shown;
   for (const std::string_view mark :
@@ -260,7 +260,7 @@ std::vector<TokenId> special_tokens(const Tokenizer& tokenizer) {
   return special;
 }
 
-// A text would end before the length that was asked for.
+// An error if the context would end a text before the requested length.
 Status check_length(const json& body, int64_t asked, int64_t prompt, const RequestBuilder& builder) {
   if (prompt + asked <= builder.max_context()) return {};
   return resource_exhausted(
@@ -270,13 +270,13 @@ Status check_length(const json& body, int64_t asked, int64_t prompt, const Reque
                   prompt, builder.max_context(), builder.max_context() - prompt));
 }
 
-// Choice 0 draws as a request of its own would.
+// Choice 0 has the same draws as a single request.
 Seed seed_of(Seed seed, int choice) {
   return choice == 0 ? seed : Seed{hash_combine(seed.value, static_cast<uint64_t>(choice))};
 }
 
-// A whole answer is gathered before it is sent. A client that does not say how long texts may get has them as
-// long as there is room.
+// Bounds the log-probabilities of a whole answer, which is collected before it is sent. Without a requested
+// length the texts get as long as there is room.
 Status bound_logprobs(bool says_length, int64_t most, ApiRequest& out) {
   const int64_t of_token = out.logprobs >= 0 ? out.logprobs + 1 : 0;
   const int64_t of_prompt_token = std::max(out.prompt_logprobs, out.echoes_logprobs ? out.logprobs : -1) + 1;
@@ -302,8 +302,8 @@ Status bound_logprobs(bool says_length, int64_t most, ApiRequest& out) {
       texts, of_token > 0 ? of_texts / of_token : 0, of_texts + of_prompts, most));
 }
 
-// Of a completion or a chat, without the fields that `structure` was read from. `asked`: as the client wrote
-// it.
+// Reads a completion or a chat, without the fields that `structure` was read from. `asked`: the client's
+// endpoint.
 Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure& structure,
                                      const ApiDefaults& defaults, const RequestBuilder& builder) {
   const ApiKind kind = asked == ApiKind::kCompletion ? asked : ApiKind::kChat;

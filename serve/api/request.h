@@ -1,4 +1,5 @@
-// The body of a completion or chat completion, checked and made requests of the engine: one for each choice.
+// The body of a completion or chat completion, checked and converted to requests of the engine, one for each
+// choice.
 #pragma once
 
 #include <chrono>
@@ -17,24 +18,24 @@ enum class ApiKind : int { kCompletion, kChat, kMessages, kResponses };
 
 struct ApiRequest {
   ApiKind kind = ApiKind::kCompletion;
-  std::string model;              // as answers say it: the server's first name
+  std::string model;              // the name in answers: the server's first one
   std::vector<Request> requests;  // all choices of the first prompt, then of the next
-  std::vector<std::string> echo;  // one per request: what its text begins with; empty without echo
-  std::vector<std::vector<TokenId>> prompt_ids;  // one per request, where the answer shows them; else none
-  int64_t prompt_tokens = 0;                     // of every prompt, once
-  int choices = 1;                               // of every prompt
-  int logprobs = -1, prompt_logprobs = -1;       // as asked for
-  bool echoes_logprobs = false;                  // "logprobs" are also those of the prompt
+  std::vector<std::string> echo;  // one per request: the echoed beginning of its text; empty without echo
+  std::vector<std::vector<TokenId>> prompt_ids;  // one per request, if the answer shows them; else empty
+  int64_t prompt_tokens = 0;                     // of every prompt, counted once
+  int choices = 1;                               // for every prompt
+  int logprobs = -1, prompt_logprobs = -1;       // as requested
+  bool echoes_logprobs = false;                  // "logprobs" include those of the prompt
   bool return_token_ids = false;
   bool tokens_as_ids = false;            // log-probabilities name tokens "token_id:42"
-  bool includes_stop = false;            // the text has the stop text that ended it
-  bool is_scored_only = false;           // "max_tokens": 0: what is generated is not shown
+  bool includes_stop = false;            // the text includes the stop string that ended it
+  bool is_scored_only = false;           // "max_tokens": 0: generated tokens are not shown
   std::chrono::milliseconds timeout{0};  // 0: none
   bool stream = false;
-  bool include_usage = false;                      // a last event of a stream tells it,
-  bool continuous_usage = false;                   // and every other one what it is so far
+  bool include_usage = false;                      // a stream's last event contains the usage,
+  bool continuous_usage = false;                   // and every other event the usage so far
   std::string synthetic_acceptance;                // the server's, if it has one
-  std::optional<ToolReading> tools;                // calls are looked for in the text
+  std::optional<ToolReading> tools;                // the text is scanned for calls
   std::shared_ptr<const nlohmann::json> repeated;  // of /v1/responses (repeated_in_response)
 };
 
@@ -45,17 +46,16 @@ struct ApiLimits {
 };
 
 struct ApiDefaults {
-  const RequestParams& params;  // of fields that a request leaves out
+  const RequestParams& params;  // for fields that a request leaves out
   const std::vector<std::string>& models;
   std::string synthetic_acceptance;  // the server's, if it has one
-  uint64_t seed = 0;                 // of a request that leaves its own out
+  uint64_t seed = 0;                 // for a request without a seed
   ApiLimits limits;
-  std::chrono::milliseconds timeout{0};  // of a request that does not say; 0: none
-  std::string_view text = {};            // the body as it came, where the order of keys counts
+  std::chrono::milliseconds timeout{0};  // for a request without a timeout; 0: none
+  std::string_view text = {};            // the original body, for the order of keys
 };
 
-// A body of at most so many bytes, as every endpoint reads it: strict JSON, an object, at most 32 levels
-// deep.
+// Parses the body of any endpoint: strict JSON, an object, at most 32 levels deep.
 Result<nlohmann::json> read_body(const std::string& body);
 // The model that a request names, or the first. kNotFound: it is not served.
 Result<std::string> read_model(const nlohmann::json& body, const std::vector<std::string>& models);
@@ -65,11 +65,11 @@ Result<std::string> read_model(const nlohmann::json& body, const std::vector<std
 Result<ApiRequest> read_api_request(ApiKind kind, const nlohmann::json& body, const ApiDefaults& defaults,
                                     const RequestBuilder& builder);
 
-// What /tokenize is to tell: of "prompt", or of "messages" and "tools". `text`: the body as it came.
+// The tokens for /tokenize: of "prompt", or of "messages" and "tools". `text`: the body as it came.
 Result<std::vector<TokenId>> read_tokenize(const nlohmann::json& body, std::string_view text,
                                            const RequestBuilder& builder);
-// The prompt of a body of /v1/messages/count_tokens, which is one of /v1/messages without what says how to
-// answer. `text`: the body as it came.
+// The prompt of a body of /v1/messages/count_tokens, which is a body of /v1/messages without the fields about
+// the answer. `text`: the original body.
 Result<std::vector<TokenId>> read_count_tokens(const nlohmann::json& body, std::string_view text,
                                                const RequestBuilder& builder);
 // The text of /detokenize's "tokens".

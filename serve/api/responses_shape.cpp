@@ -1,4 +1,4 @@
-// OpenAI's /v1/responses, of which nothing is kept: every request brings its whole conversation.
+// OpenAI's /v1/responses. No state is kept: every request contains its whole conversation.
 #include <utility>
 
 #include "base/json_text.h"
@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-// As they were sent. Others are not (store) or are told as they are (model).
+// Fields repeated as they were sent. Others are not repeated (store), or have the server's value (model).
 constexpr const char* kRepeated[] = {"instructions",
                                      "max_output_tokens",
                                      "metadata",
@@ -23,7 +23,7 @@ constexpr const char* kRepeated[] = {"instructions",
                                      "safety_identifier",
                                      "prompt_cache_key"};
 
-constexpr size_t kMostRepeated = size_t{16} << 10;  // bytes of a value: events tell it twice
+constexpr size_t kMostRepeated = size_t{16} << 10;  // bytes of a value, which two events repeat
 
 class ResponsesShape final : public ReplyShape {
  public:
@@ -95,7 +95,7 @@ class ResponsesShape final : public ReplyShape {
     return output;
   }
 
-  // Items follow each other: a text, then calls.
+  // Items come one after the other: a text, then calls.
   void open_text(HttpReply& reply) {
     close(reply);
     open_ = Open::kText;
@@ -187,7 +187,7 @@ class ResponsesShape final : public ReplyShape {
   enum class Open { kNothing, kText, kCall };
 
   int64_t next_ = 0;
-  // Of a stream: what is being told, and the items that are whole.
+  // State of a stream: the open item, and the finished items.
   Open open_ = Open::kNothing;
   std::string text_;
   ReplyContent::Call call_;

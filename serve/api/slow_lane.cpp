@@ -35,7 +35,7 @@ void SlowLane::run() {
     if (stopped_) return;
     const std::function<void()> task = tasks_.take();
     lock.unlock();
-    try {  // as handlers
+    try {  // like handlers: one request's exception must not end the server
       task();
     } catch (const std::exception& error) {
       tell_error(

@@ -1,5 +1,5 @@
-// A thread for what may take seconds: a request that has a grammar to be compiled, a long answer to be
-// written. Clients take turns.
+// A thread for tasks that may take seconds: compiling a request's grammar, or writing a long answer. Clients
+// take turns.
 #pragma once
 
 #include <condition_variable>
@@ -15,9 +15,9 @@ namespace outrider {
 class SlowLane {
  public:
   explicit SlowLane(std::string thread_role);
-  ~SlowLane();  // what waits is dropped
+  ~SlowLane();  // drops waiting tasks
 
-  // Runs `task` when all that waits before it has run. There are never more than connections.
+  // Runs `task` after all tasks that wait before it. Their number is bounded by that of connections.
   void add(const std::string& client, std::function<void()> task);
 
  private:
@@ -26,7 +26,7 @@ class SlowLane {
   const std::string role_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  FairQueue<std::function<void()>> tasks_;  // guarded, as what follows
+  FairQueue<std::function<void()>> tasks_;  // guarded by the mutex, as are the following members
   bool stopped_ = false;
   std::jthread thread_;
 };

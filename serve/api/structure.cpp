@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// Besides kFormFields.
+// In addition to kFormFields.
 constexpr std::array<const char*, 4> kStructureFields = {"tools", "tool_choice", "text", "output_config"};
 constexpr size_t kMostTools = 128;
 
@@ -31,7 +31,7 @@ std::string text_or(const ordered_json& object, const char* key, std::string oth
   return at && at->is_string() ? at->get<std::string>() : otherwise;
 }
 
-// In the shape of chats, which is that of templates: {"type": "function", "function": {"name", ...}}.
+// In the format of chats and templates: {"type": "function", "function": {"name", ...}}.
 Result<ordered_json> chat_tool(ApiKind kind, const ordered_json& tool) {
   if (!tool.is_object()) return invalid_argument("\"tools\" must be a list of objects");
   if (kind != ApiKind::kMessages && text_or(tool, "type") != "function")
@@ -70,7 +70,7 @@ Result<Tool> read_tool(const ordered_json& definition) {
   return tool;
 }
 
-// "none", "auto", "required" ("any"), or a tool by its name, in the shape of any kind.
+// "none", "auto", "required" ("any"), or a tool by its name, in the format of any endpoint.
 Status read_choice(const ordered_json& choice, ToolUse& use) {
   const std::string type = choice.is_string() ? choice.get<std::string>() : text_or(choice, "type");
   if (type == "none") return use.choice = ToolUse::Choice::kNone, Status();

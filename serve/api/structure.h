@@ -1,4 +1,4 @@
-// What a request says about the form of its answer: a grammar, or tools that the model may call.
+// The requested form of an answer: a grammar, or tools that the model may call.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,15 +15,15 @@ enum class ApiKind : int;
 
 struct Structure {
   std::optional<AskedGrammar> grammar;
-  std::optional<ToolUse> tools;  // none: no tool may be called
+  std::optional<ToolUse> tools;  // empty: no tool may be called
 };
 
-// Whether one of the fields is there that read_structure() reads, with a value that asks for something.
+// Whether a field of read_structure() is present with a value that asks for something.
 bool asks_for_structure(const nlohmann::json& body);
-// The body in the order in which it was written, in which JSON of a schema has its keys, too. Errors name the
-// field in quotes.
+// `body`: in the order in which it was written, which is the order of keys in JSON of a schema. Errors name
+// the field in quotes.
 Result<Structure> read_structure(ApiKind kind, const nlohmann::ordered_json& body);
-// Those fields are read, and the rest is that of a request without.
+// Removes those fields; the remaining body is that of a request without structure.
 void drop_structure(ApiKind kind, nlohmann::json& body);
 
 }  // namespace outrider

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// What the grammar library makes of parameters: an object, of no other keys where none is described.
+// The schema that the grammar library needs for parameters: an object; without described keys, an empty one.
 ordered_json arguments_schema(ordered_json schema) {
   constexpr std::array<std::string_view, 12> kSayWhatItIs = {"type",
                                                              "$ref",
@@ -69,7 +69,7 @@ std::string lark_regex(std::string_view expression) {
   return out + "/";
 }
 
-// The rule "form" of a text that is no call.
+// The rule "form" for a text without calls.
 Result<std::string> rule_of_form(const AskedGrammar& form) {
   switch (form.spec.kind) {
     case GrammarSpec::Kind::kJson:
@@ -90,8 +90,8 @@ Result<std::string> rule_of_form(const AskedGrammar& form) {
       form.field));
 }
 
-// How calls are put together, each of which is a "body": whether several may follow each other, and whether
-// other text may be there.
+// How calls, each of which is a "body", are combined: whether several may follow each other, and whether
+// other text is allowed.
 struct CallRules {
   ToolFormat format;
   bool are_several, may_have_text;
@@ -108,8 +108,8 @@ std::string CallRules::of_hermes() const {
   if (!may_have_text)
     return fmt::format("calls: one{}\none: {} \"\\n\" body \"\\n\" {}\n",
                        are_several ? " (\"\\n\" one)*" : "", begin, end);
-  // Before calls, between them and behind them. Text up to a mark that is no token of its own ends where that
-  // first is.
+  // Text before, between and after calls. If the mark is not a token of its own, text ends at the mark's
+  // first occurrence.
   const bool is_token = begin.starts_with('<');
   return fmt::format(
       "calls: one{} rest\none: head \"\\n\" body \"\\n\" {}\nrest: TEXT\nhead{}: TEXT {}\nTEXT: /(.|\\n)*/\n",
@@ -142,14 +142,14 @@ std::string call_rule(size_t i, const std::string& name, ToolFormat format, cons
       return fmt::format("call_{}: \"{}\" {} /[a-zA-Z0-9]{{9}}/ {} args_{}\n", i, name,
                          lark_of("[CALL_ID]", tokenizer), lark_of("[ARGS]", tokenizer), i);
     default:
-      // In the pieces that the library reads JSON in, for a form of JSON may begin with the same ones.
+      // In the pieces in which the library reads JSON, because a JSON form may begin with the same pieces.
       return fmt::format(R"(call_{}: "{{" "\"name\"" ": " "\"{}\"" ", " "\"{}\"" ": " args_{} "}}")", i, name,
                          format == ToolFormat::kLlama ? "parameters" : "arguments", i) +
              '\n';
   }
 }
 
-// How calls of a template are written that this engine does not know, by what such templates have.
+// Call formats that this engine does not support, recognised by parts of their templates.
 struct OtherFormat {
   std::string_view mark, name;
 };
@@ -217,7 +217,7 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
   const bool is_required = use.choice == ToolUse::Choice::kRequired;
   const auto is_strict = [](const Tool& tool) { return tool.strict; };
   if (!is_required && !form && std::none_of(use.tools.begin(), use.tools.end(), is_strict)) return Asked();
-  const bool has_form = form && !is_required;  // else the text calls, and has no other part
+  const bool has_form = form && !is_required;  // false: the text consists of calls only
   std::string lark = "%llguidance {}\nstart: calls";
   if (has_form) {
     ASSIGN_OR_RETURN(const std::string rule, rule_of_form(*form));

@@ -1,5 +1,5 @@
-// Tools, and how the models of a family write calls of them: what a chat template shows a model, and what is
-// read out of its text.
+// Tools, and the formats in which families of models write tool calls: what a chat template shows to a model,
+// and how calls are parsed from its text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ namespace outrider {
 struct Tool {
   std::string name;
   nlohmann::ordered_json parameters;  // a JSON schema
-  bool strict = false;                // calls must fit it
+  bool strict = false;                // calls must fit the schema
 };
 
 struct ToolUse {
@@ -24,7 +24,7 @@ struct ToolUse {
   nlohmann::ordered_json definitions;  // of chats, as they came
   std::vector<Tool> tools;
   Choice choice = Choice::kAuto;
-  std::string named;        // not empty: with kRequired, the one to be called
+  std::string named;        // not empty: with kRequired, the tool that must be called
   bool is_parallel = true;  // several calls in one answer
 };
 
@@ -36,21 +36,21 @@ enum class ToolFormat : uint8_t {
   kMistralIds,    // [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}, any number
 };
 
-// How calls are read out of a text.
+// Parsing of calls from a text.
 struct ToolReading {
   ToolFormat format = ToolFormat::kHermes;
-  std::vector<std::string> names;  // of the tools that were offered
+  std::vector<std::string> names;  // of the offered tools
 };
 
-// By what the template itself writes. An error: it has no tools, or writes calls in a way that is not known
-// here, which is named where that can be told.
+// Derived from the template's own output format. An error: the template has no tools, or an unknown call
+// format, which is named if it can be recognised.
 Result<ToolFormat> tool_format_of(std::string_view chat_template);
 
-// What begins calls in a text; empty: the text itself.
+// The text that begins calls; empty: calls have no marker.
 std::string_view call_begin(ToolFormat format);
 
-// The text of an answer that calls as it must: where calls are required, where a tool is strict, and where a
-// text that does not call has a form of its own. Nothing: any text will do. Errors name "tools", or the field
+// The grammar of an answer whose calls must be well-formed: if calls are required, if a tool is strict, or if
+// a text without calls has a form of its own. Empty: any text is allowed. Errors name "tools", or the field
 // of the form.
 Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::optional<AskedGrammar>& form,
                                                  ToolFormat format, const Tokenizer& tokenizer);

@@ -15,14 +15,14 @@ constexpr std::string_view kPythonTag = "<|python_tag|>", kArgs = "[ARGS]", kCal
 
 void skip_blanks(std::string& text) { text.erase(0, std::min(text.find_first_not_of(kBlanks), text.size())); }
 
-// How much of the end of `text` is a proper beginning of `mark`.
+// The length of the longest end of `text` that is a proper beginning of `mark`.
 size_t begun(std::string_view text, std::string_view mark) {
   for (size_t n = std::min(mark.size() - 1, text.size()); n > 0; --n)
     if (text.ends_with(mark.substr(0, n))) return n;
   return 0;
 }
 
-// The end of the JSON text that begins at `at` with a quote; npos: it is not whole.
+// The end of the JSON string that begins at `at`; npos: incomplete.
 size_t text_end(std::string_view json, size_t at) {
   for (size_t i = at + 1; i < json.size(); ++i) {
     if (json[i] == '\\')
@@ -53,7 +53,7 @@ void ToolCallParser::append(std::string_view text, std::vector<ToolEvent>& event
   }
 }
 
-// Whether more can be read at once.
+// Whether more can be parsed at once.
 bool ToolCallParser::step(std::vector<ToolEvent>& events) {
   if (is_over_) {
     show(std::exchange(pending_, {}), events);
@@ -103,7 +103,7 @@ bool ToolCallParser::read_text(std::vector<ToolEvent>& events) {
   const std::string_view mark = call_begin(reading_.format);
   const size_t at = pending_.find(mark);
   if (at != std::string::npos) {
-    constexpr int kMostBegun = 1000;  // each may be looked at up to the end of the text
+    constexpr int kMostBegun = 1000;  // limit of scans, each of which may go to the end of the text
     if (++begun_ > kMostBegun) {
       is_over_ = true;
       return true;
@@ -145,7 +145,7 @@ bool ToolCallParser::read_named(std::vector<ToolEvent>& events) {
     give_up(events);
     return true;
   }
-  // Marks that are tokens of their own come whole, but for their pieces in a stream of bytes.
+  // Marks that are tokens arrive whole, except for pieces in a stream of bytes.
   if (brace == pending_.size()) return false;
   if (name.ends_with(kArgs)) name.resize(name.size() - kArgs.size());
   if (const size_t id = name.find(kCallId); id != std::string::npos) name.resize(id);
@@ -165,7 +165,8 @@ bool ToolCallParser::is_offered(std::string_view name) const {
   return std::find(reading_.names.begin(), reading_.names.end(), name) != reading_.names.end();
 }
 
-// {"name": "...", "arguments": ...: as soon as that much is there. Keys in another order wait for the end.
+// {"name": "...", "arguments": ...: parsed as soon as that much has arrived. Keys in another order are parsed
+// at the end.
 bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
   constexpr size_t kMostName = 256;  // bytes, with its escapes
   if (scanned_ > 0) return read_whole_object(events);
@@ -198,7 +199,7 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
     const auto value = parse_json(text.substr(at, value_end - at), "a name");
     if (!value.ok()) break;
     name = value->get<std::string>();
-    // Without a mark any JSON may have a "name".
+    // Without a mark, any JSON may have a "name".
     if (!is_marked() && !is_offered(name)) {
       give_up(events);
       return true;
@@ -208,7 +209,7 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
   return read_whole_object(events);
 }
 
-// The bytes of each member's value of an object that is valid JSON.
+// The raw value of each member of a valid JSON object.
 std::vector<std::pair<std::string, std::string_view>> members_of(std::string_view object) {
   std::vector<std::pair<std::string, std::string_view>> members;
   size_t at = object.find('{') + 1;
@@ -280,8 +281,8 @@ void ToolCallParser::begin_call(std::string name, std::vector<ToolEvent>& events
   state_ = State::kArguments;
 }
 
-// A value that has lost a bracket or a quote ends at the mark of its call's end: outside of its texts, where
-// "<" is no JSON, and behind a line break within one, where JSON has none.
+// A value with a missing bracket or quote ends at the end mark of its call: outside of strings, where JSON
+// has no "<", and after a line break in a string, which JSON forbids.
 ToolCallParser::Extent ToolCallParser::extent(size_t from) {
   Extent out{.end = from};
   const bool has_end = reading_.format == ToolFormat::kHermes;
@@ -328,7 +329,7 @@ bool ToolCallParser::read_between() {
         pending_.erase(0, kHermesEnd.size());
       else if (kHermesEnd.starts_with(pending_))
         return false;
-      // What is no more than blank between two calls is not shown.
+      // Blank text between two calls is not shown.
       has_shown_ = false;
       state_ = State::kText;
       return true;
@@ -361,7 +362,7 @@ void ToolCallParser::take(size_t length) {
   pending_.erase(0, length);
 }
 
-// What was taken is no beginning of a call; what follows it is looked at once more.
+// The collected text does not begin a call: shows it, and scans the following text again.
 void ToolCallParser::give_up(std::vector<ToolEvent>& events) {
   show(std::exchange(taken_, {}), events);
   scanned_ = 0;
@@ -370,14 +371,14 @@ void ToolCallParser::give_up(std::vector<ToolEvent>& events) {
 }
 
 void ToolCallParser::finish(std::vector<ToolEvent>& events) {
-  // Each turn gives the next mark up, and what is left becomes shorter.
+  // Each turn skips the next mark, so the remaining text gets shorter.
   while (state_ == State::kBegin && !is_over_) {
     give_up(events);
     while (step(events)) {
     }
   }
   if (state_ == State::kText || is_over_) show(std::exchange(pending_, {}), events);
-  if (state_ == State::kArguments && !pending_.empty())  // what might have become the mark of the end
+  if (state_ == State::kArguments && !pending_.empty())  // it could have become the end mark
     events.push_back(
         {.kind = ToolEvent::Kind::kArguments, .index = calls_ - 1, .text = std::exchange(pending_, {})});
   pending_.clear();

@@ -1,6 +1,6 @@
-// Finds calls of tools in the text of a model while it comes: names as soon as they are whole, arguments
-// piece by piece, exactly as the model wrote them. Text that only looks like a call stays text, and calls
-// behind it are found. Pure.
+// Finds tool calls in a model's text while it is generated: names as soon as they are complete, arguments
+// piece by piece, exactly as the model wrote them. Text that only looks like a call stays text, and later
+// calls are still found. Pure.
 #pragma once
 
 #include <string>
@@ -15,18 +15,18 @@ struct ToolEvent {
   enum class Kind : uint8_t {
     kText,       // `text` is shown
     kCall,       // call `index` of tool `text` begins
-    kArguments,  // `text` goes behind the arguments of call `index`
+    kArguments,  // `text` continues the arguments of call `index`
   };
   Kind kind = Kind::kText;
   int index = 0;
   std::string text;
 };
 
-// Brackets and texts of JSON that is read a piece at a time.
+// Brackets and strings of JSON that is read in pieces.
 struct JsonNesting {
   int depth = 0;
   bool in_text = false, is_escaped = false;
-  bool breaks_line = false;  // the text goes on behind a line break, which JSON does not allow
+  bool breaks_line = false;  // a string contains a line break, which JSON forbids
   // Whether the value, an object or a list, ends with this character.
   bool ends_at(char c);
 };
@@ -44,15 +44,15 @@ class ToolCallParser {
     kText,
     kBegin,      // of a call
     kArguments,  // within them
-    kTail,       // behind them, in the object of the call
-    kBetween,    // behind a call
+    kTail,       // after the arguments, inside the object of the call
+    kBetween,    // after a call
   };
 
-  // How far a value goes on in pending_.
+  // The end of a value in pending_.
   struct Extent {
     size_t end = 0;
-    bool is_whole = false;    // it ends there
-    bool is_damaged = false;  // the mark of a call's end stands there, where no value can have it
+    bool is_whole = false;    // the value ends there
+    bool is_damaged = false;  // the end mark of a call stands there, where no value can contain it
   };
 
   bool step(std::vector<ToolEvent>& events);
@@ -74,13 +74,13 @@ class ToolCallParser {
 
   const ToolReading reading_;
   State state_ = State::kText;
-  std::string pending_;     // not read yet
-  std::string taken_;       // read as the beginning of a call whose name is not known yet
-  std::string blank_;       // at the beginning, which is not shown where a call follows
-  bool has_shown_ = false;  // something that is not blank
-  bool is_object_ = true;   // arguments stand in an object of the call
-  bool is_over_ = false;    // the rest is text
-  JsonNesting nesting_;     // of what is read
+  std::string pending_;     // unparsed
+  std::string taken_;       // parsed as the beginning of a call whose name is still incomplete
+  std::string blank_;       // leading blanks, which are not shown before a call
+  bool has_shown_ = false;  // non-blank text was shown
+  bool is_object_ = true;   // arguments are inside an object of the call
+  bool is_over_ = false;    // the remaining text is shown as it is
+  JsonNesting nesting_;     // of the parsed part
   size_t scanned_ =
       0;  // bytes of pending_ that nesting_ has seen, of an object that is read when it is whole
   int calls_ = 0, begun_ = 0;  // calls, and what may have been one

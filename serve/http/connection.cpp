@@ -22,10 +22,10 @@ class HttpParser : public http::request_parser<http::string_body> {};
 
 namespace {
 
-constexpr size_t kInboxBytes = size_t{64} << 10;  // more waits in the kernel
+constexpr size_t kInboxBytes = size_t{64} << 10;  // further bytes wait in the kernel
 constexpr std::chrono::milliseconds kFarewellTime{2000};
 
-// What a handler holds of an exchange.
+// A handler's reference to an exchange.
 class Reply final : public HttpReply {
  public:
   Reply(std::weak_ptr<HttpConnection> connection, std::shared_ptr<SocketThread> thread,
@@ -78,14 +78,14 @@ class Reply final : public HttpReply {
   const std::shared_ptr<HttpExchange> exchange_;
 };
 
-// A line break in a header would begin another one.
+// Removes line breaks, which would begin another header.
 std::string without_controls(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
   return text;
 }
 
-// Client's own if it can be shown and sent back, else a new one.
+// The client's own id if it can be printed and returned, else a new one.
 std::string request_id_of(const std::string& sent) {
   constexpr size_t kMostBytes = 128;
   const bool is_visible = std::all_of(sent.begin(), sent.end(), [](char c) { return c > ' ' && c < '\x7f'; });
@@ -95,7 +95,7 @@ std::string request_id_of(const std::string& sent) {
   return fmt::format("req-{:08x}{:08x}", life, ++count);
 }
 
-// The headers that let a web page of this origin read the answer; nothing for others.
+// Headers that let a web page of this origin read the answer; empty for other origins.
 std::string cors_headers(const std::string& origin, const std::vector<std::string>& allowed) {
   const auto is = [&](const std::string& one) { return one == "*" || one == origin; };
   if (origin.empty() || std::none_of(allowed.begin(), allowed.end(), is)) return {};
@@ -105,7 +105,7 @@ std::string cors_headers(const std::string& origin, const std::vector<std::strin
       without_controls(origin));
 }
 
-// Of a header that may come in several lines.
+// The joined values of a header that may come in several lines.
 std::string all_of(const HttpParser* parser, std::string_view name) {
   std::string all;
   if (!parser) return all;
@@ -183,11 +183,11 @@ void HttpConnection::enter(Phase phase) {
   }
 }
 
-// The deadline of a phase as a whole: a byte now and then does not move it.
+// Sets the deadline of a whole phase: single bytes do not extend it.
 void HttpConnection::await(std::chrono::milliseconds limit) {
   read_timer_.expires_after(limit);
   read_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
-    // A deadline that was moved meanwhile may have been on its way already.
+    // The handler of a moved deadline may already have been queued.
     if (!error && self->read_timer_.expiry() <= Clock::now()) self->on_deadline();
   });
 }
@@ -212,7 +212,7 @@ void HttpConnection::read() {
 void HttpConnection::on_read(const boost::system::error_code& error, size_t bytes) {
   reading_ = false;
   if (phase_ == Phase::kClosed) return;
-  if (error) return close();  // the client left, whatever it had asked for
+  if (error) return close();  // the client left
   if (phase_ != Phase::kFarewell) inbox_.append(chunk_.data(), bytes);
   advance();
   read();
@@ -228,7 +228,7 @@ void HttpConnection::advance() {
   if (phase_ == Phase::kBody && parse() && parser_->is_done()) ask();
 }
 
-// As much of the inbox as there is of the request. False when it was refused.
+// Parses the inbox up to the end of the request. False: the request was refused.
 bool HttpConnection::parse() {
   if (parser_->is_done()) return true;
   boost::system::error_code error;
@@ -308,7 +308,7 @@ void HttpConnection::end_record(bool is_whole) {
   owner_.noted(*std::exchange(record_, std::nullopt));
 }
 
-// By what has come of its headers, who asks and by what name the answer is to be known.
+// Finds the client and the request id from the headers received so far.
 void HttpConnection::identify() {
   const auto sent = [&](auto name) { return parser_ ? std::string(parser_->get()[name]) : std::string(); };
   client_ = options_.trusted_proxies.client(peer_, all_of(parser_.get(), "X-Forwarded-For"));
@@ -319,7 +319,7 @@ void HttpConnection::identify() {
   more_headers_ = cors + fmt::format("X-Request-Id: {}\r\n", record_->request_id);
 }
 
-// What follows on this connection cannot be understood any more.
+// Answers with an error and closes: later bytes of this connection cannot be parsed.
 void HttpConnection::fail(int status, const std::string& message) {
   keep_alive_ = false;
   is_complete_ = true;
@@ -356,7 +356,7 @@ void HttpConnection::send(const HttpExchange* exchange, int status, std::string_
   end_answer();
 }
 
-// Without chunks the end of the connection ends the events.
+// Without chunks, closing the connection ends the events.
 void HttpConnection::begin_events(const HttpExchange* exchange) {
   if (exchange != exchange_.get() || has_begun_) return;
   has_begun_ = true;
@@ -380,7 +380,7 @@ void HttpConnection::end_events(const HttpExchange* exchange) {
 
 void HttpConnection::drop(const HttpExchange* exchange) {
   if (exchange != exchange_.get()) return;
-  if (has_begun_) {  // without its last chunk: a stream that breaks off must not look complete
+  if (has_begun_) {  // without the last chunk, so that an interrupted stream does not look complete
     keep_alive_ = false;
     broke_off_ = true;
     return end_answer();
@@ -447,7 +447,7 @@ void HttpConnection::after_answer() {
   owner_.answered();
 }
 
-// What the client did not read must not stay in the kernel either.
+// Closes with a reset, so that the kernel drops bytes that the client did not read.
 void HttpConnection::cut_off() {
   boost::system::error_code ignored;
   socket_.set_option(asio::socket_base::linger(true, 0), ignored);

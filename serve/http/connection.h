@@ -1,5 +1,5 @@
-// One client's connection: bytes in, requests out, answers back, everything against a deadline. Lives on the
-// thread of the sockets, and as long as something is awaited of its client.
+// One client's connection: parses requests and sends answers, with deadlines for everything. Used on the
+// thread of the sockets; exists as long as it waits for its client.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@
 
 namespace outrider {
 
-class HttpParser;  // Boost.Beast's, which few files should have to read
+class HttpParser;  // Boost.Beast's, which few files should include
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Whom it tells; outlives it.
+  // Receives its events; must outlive it.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -38,31 +38,31 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ~HttpConnection();
 
   void start();
-  // Instead: says that there are too many, and closes.
+  // In place of start(): answers that there are too many connections, and closes.
   void refuse();
-  // Answers what is being answered, and nothing more.
+  // Finishes the current answer and takes no further request.
   void finish();
   void close();
 
   bool is_answering() const { return phase_ == Phase::kAnswer; }
-  // Since when nothing but the beginning of a request, or a goodbye, is awaited of the client.
+  // The time since when the connection waits only for a new request, or for the client to close.
   std::optional<Clock::time_point> idle_since() const;
 
-  // By the HttpReply of `exchange`, on this thread; in vain when that is over.
+  // Called by the HttpReply of `exchange`, on this thread; no effect after the exchange is over.
   void send(const HttpExchange* exchange, int status, std::string_view content_type, std::string_view body,
             const HttpHeaders& headers);
   void begin_events(const HttpExchange* exchange);
-  void event(const HttpExchange* exchange, const std::string& text);  // with its lines' names
+  void event(const HttpExchange* exchange, const std::string& text);  // with the names of its lines
   void end_events(const HttpExchange* exchange);
   void drop(const HttpExchange* exchange);
 
  private:
   enum class Phase {
     kIdle,      // between requests
-    kHeader,    // its first bytes are here, or the connection is new
-    kBody,      // the headers are
-    kAnswer,    // asked; a read stays pending, to notice a client that leaves
-    kFarewell,  // all is written; what still arrives is thrown away, or a reset would overtake the answer
+    kHeader,    // the first bytes have arrived, or the connection is new
+    kBody,      // the headers have arrived
+    kAnswer,    // the request is being handled; a read stays pending, to notice a client that leaves
+    kFarewell,  // all is written; arriving bytes are discarded, or a reset would overtake the answer
     kClosed,
   };
 
@@ -94,28 +94,28 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const std::shared_ptr<SocketThread> thread_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_, write_timer_;
-  std::string peer_;    // its address
-  std::string client_;  // that of whom the last request came from, which a proxy may have forwarded
+  std::string peer_;    // address of the peer
+  std::string client_;  // client of the last request, possibly forwarded by a proxy
   Phase phase_ = Phase::kHeader;
   Clock::time_point phase_since_ = Clock::now();
 
   std::array<char, 8192> chunk_;
   bool reading_ = false;
-  std::string inbox_;  // read and not parsed; of further requests while one is answered
+  std::string inbox_;  // received, unparsed bytes; may contain further requests
   std::unique_ptr<HttpParser> parser_;
-  bool is_head_ = false;                    // asked for the headers alone
+  bool is_head_ = false;                    // HEAD: only the headers are sent
   bool is_chunked_ = false;                 // events are sent as chunks: HTTP/1.1
   bool keep_alive_ = false;                 // after this answer
-  bool has_begun_ = false;                  // headers of the answer are out
-  bool is_complete_ = false;                // the answer is; its last bytes may be unsent
+  bool has_begun_ = false;                  // headers of the answer were sent
+  bool is_complete_ = false;                // the answer is complete; its last bytes may be unsent
   std::shared_ptr<HttpExchange> exchange_;  // while the answer is not complete
-  bool broke_off_ = false;                  // an answer of events ends without its proper end
+  bool broke_off_ = false;                  // a stream ended without its proper end
   std::string more_headers_;                // of this answer
-  bool is_allowed_origin_ = false;          // of a page that may ask
+  bool is_allowed_origin_ = false;          // the page's origin is allowed
   std::optional<HttpRecord> record_;        // of this answer
   Clock::time_point record_since_{};
 
-  std::string sending_, unsent_;  // being written, from sent_ on; to be written after it
+  std::string sending_, unsent_;  // being written, from sent_ on; to be written next
   size_t sent_ = 0;
   bool writing_ = false;
 };

@@ -1,5 +1,5 @@
-// What the two ends of one answer share: who writes it, on any thread, and the connection, on that of the
-// sockets.
+// State shared by the two ends of one answer: its writer, on any thread, and the connection, on the thread of
+// the sockets.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-// Hands tasks to the thread of the sockets for as long as there is one; answers may outlive it. Thread-safe.
+// Passes tasks to the thread of the sockets while it exists; answers may outlive it. Thread-safe.
 class SocketThread {
  public:
   explicit SocketThread(boost::asio::io_context& context) : context_(&context) {}
@@ -37,7 +37,7 @@ class SocketThread {
 
  private:
   std::mutex mutex_;
-  boost::asio::io_context* context_;  // guarded; null once it is gone
+  boost::asio::io_context* context_;  // guarded; null after its end
 };
 
 // Whether the client still waits for this answer. Thread-safe.
@@ -51,7 +51,7 @@ class HttpExchange {
     }
     gone();
   }
-  // Whichever is called first counts.
+  // Only the first call counts.
   void complete() { end(State::kComplete); }
   void leave() {
     if (const auto gone = end(State::kGone)) gone();
@@ -72,7 +72,7 @@ class HttpExchange {
   }
 
   mutable std::mutex mutex_;
-  State state_ = State::kOpen;  // guarded, as what follows
+  State state_ = State::kOpen;  // guarded by the mutex, as are the following members
   std::function<void()> gone_;
 };
 

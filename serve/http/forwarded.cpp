@@ -11,9 +11,9 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kMostHops = 32;  // of one X-Forwarded-For that are looked at
+constexpr size_t kMostHops = 32;  // limit for one X-Forwarded-For
 
-// Empty where it is no address. IPv4 within IPv6 (::ffff:1.2.3.4) is IPv4.
+// Empty: not an address. IPv4 within IPv6 (::ffff:1.2.3.4) counts as IPv4.
 std::vector<uint8_t> bytes_of(const std::string& address) {
   std::vector<uint8_t> bytes(4);
   if (inet_pton(AF_INET, address.c_str(), bytes.data()) == 1) return bytes;
@@ -77,7 +77,7 @@ std::string TrustedProxies::client(const std::string& peer, std::string_view for
     const size_t comma = forwarded_for.rfind(',');
     const size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
     const std::string hop = without_port(trimmed(forwarded_for.substr(begin)));
-    if (bytes_of(hop).empty()) return client;  // "unknown", or nonsense: nothing before it is of use
+    if (bytes_of(hop).empty()) return client;  // "unknown" or invalid: earlier entries are useless
     client = hop;
     forwarded_for = forwarded_for.substr(0, begin == 0 ? 0 : begin - 1);
   }

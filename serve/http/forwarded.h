@@ -15,8 +15,9 @@ class TrustedProxies {
   // Addresses and networks, "127.0.0.1" or "10.0.0.0/8", of IPv4 and IPv6. Errors name --trusted-proxies.
   static Result<TrustedProxies> parse(const std::vector<std::string>& proxies);
 
-  // The address of the client of a connection from `peer`. X-Forwarded-For is believed as far as trusted
-  // proxies wrote it: the last of its addresses that is no such proxy. Without a trusted peer it is `peer`.
+  // The client's address for a connection from `peer`. Only the part of X-Forwarded-For that trusted proxies
+  // wrote is used: the result is its last address that is not a trusted proxy. If `peer` is not trusted, it
+  // is `peer`.
   std::string client(const std::string& peer, std::string_view forwarded_for) const;
 
  private:
@@ -29,8 +30,8 @@ class TrustedProxies {
   std::vector<Network> networks_;
 };
 
-// Whose turn it is where clients take turns: the address, of IPv6 the first 64 bits, which one client may
-// have all of.
+// The key by which clients take turns: the address; of IPv6 the first 64 bits, since one client may own all
+// addresses below them.
 std::string turn_of_address(const std::string& address);
 
 }  // namespace outrider

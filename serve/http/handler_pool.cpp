@@ -45,7 +45,7 @@ void HandlerPool::run(bool takes_long_ones) {
     HttpJob job = (takes_long_ones && !long_.empty() ? long_ : short_).take();
     lock.unlock();
     if (job.exchange->is_gone()) continue;
-    try {  // a handler that throws has a fault, for which the requests of others should not die
+    try {  // an exception of a handler must not end other requests
       handler_(std::move(job.request), std::move(job.reply));
     } catch (const std::exception& error) {
       tell_error(fmt::format("a request is answered 500, for its handler threw: {}", error.what()));

@@ -1,5 +1,6 @@
-// The threads that handle requests, and who is next. Clients take turns, whatever each has asked for, and
-// requests with short bodies have a thread of their own, so that nobody waits for another's long prompts.
+// The threads that handle requests, and their order. Clients take turns, however many requests each has sent,
+// and requests with short bodies have a thread of their own, so that they do not wait for long prompts of
+// others.
 #pragma once
 
 #include <condition_variable>
@@ -21,11 +22,11 @@ struct HttpJob {
   std::shared_ptr<const HttpExchange> exchange;
 };
 
-// There are never more jobs than connections.
+// The number of jobs is bounded by that of connections.
 class HandlerPool {
  public:
   HandlerPool(const HttpOptions& options, HttpHandler handler);
-  ~HandlerPool();  // what waits is dropped
+  ~HandlerPool();  // drops waiting jobs
 
   void add(HttpJob job);
 
@@ -36,7 +37,7 @@ class HandlerPool {
   const size_t short_body_bytes_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  FairQueue<HttpJob> short_, long_;  // guarded, as what follows
+  FairQueue<HttpJob> short_, long_;  // guarded by the mutex, as are the following members
   bool stopped_ = false;
   std::vector<std::jthread> threads_;
 };

@@ -20,9 +20,9 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int kBacklog = 4096;  // the kernel takes less where it allows less
+constexpr int kBacklog = 4096;  // the kernel may set a lower limit
 constexpr std::chrono::milliseconds kAcceptPause{100};
-// A connection that was silent for so long makes room for a new one.
+// A connection that was silent for this long may be closed for a new one.
 constexpr std::chrono::seconds kPatience{1};
 
 class AsioServer final : public HttpServer, public HttpConnection::Owner {
@@ -61,14 +61,15 @@ class AsioServer final : public HttpServer, public HttpConnection::Owner {
   void tell_if_drained();
 
   const HttpOptions options_;
-  // Not told that one thread runs it: it would put what that thread posts behind what others post later, and
-  // a reply that another thread lets go of would seem to be dropped before it is sent.
+  // Created without the single-thread hint: with it, work posted by the running thread would be queued behind
+  // work that other threads post later, and a reply released by another thread could look dropped before it
+  // is sent.
   asio::io_context context_;
   const std::shared_ptr<SocketThread> thread_ = std::make_shared<SocketThread>(context_);
   tcp::acceptor acceptor_;
   asio::steady_timer accept_timer_;
   std::set<std::shared_ptr<HttpConnection>> connections_;
-  std::shared_ptr<std::promise<void>> drained_;  // while somebody waits for it
+  std::shared_ptr<std::promise<void>> drained_;  // set while drain() waits
   std::string address_;
   const HttpHandler handler_;
   HandlerPool handlers_;
@@ -127,7 +128,8 @@ void AsioServer::accept() {
       admit(std::move(socket));
       return accept();
     }
-    // No descriptors left, most likely: the client waits on, and to ask again at once would help nobody.
+    // No descriptors are left, most likely: the client keeps waiting, and an immediate retry would fail
+    // again.
     accept_timer_.expires_after(kAcceptPause);
     accept_timer_.async_wait([this](const error_code& cancelled) {
       if (!cancelled && acceptor_.is_open()) accept();
@@ -135,7 +137,8 @@ void AsioServer::accept() {
   });
 }
 
-// Clients that are told to come back later stay for a moment too; beyond twice the limit nobody is told.
+// Clients that get a refusal with Retry-After stay for a moment too; beyond twice the limit they are closed
+// without a word.
 void AsioServer::admit(tcp::socket socket) {
   const auto limit = static_cast<size_t>(options_.limits.connections);
   const bool is_room = connections_.size() < limit || make_room();

@@ -1,5 +1,5 @@
-// HTTP/1.1 as far as the API needs it: whole requests in, whole replies or server-sent events out, with
-// limits on everything a stranger may send (sizes, times, connections). Knows nothing of models.
+// The part of HTTP/1.1 that the API needs: whole requests in, whole replies or server-sent events out, with
+// limits on everything that a client may send (sizes, times, connections). Independent of models.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 namespace outrider {
 
 struct HttpRequest {
-  std::string method;  // "GET", which HEAD is too: the server leaves the body out
+  std::string method;  // "GET" also for HEAD; the server omits the body
   std::string path;    // without the query
   // Headers as sent; empty without one.
   std::string host;  // with the port
@@ -25,74 +25,75 @@ struct HttpRequest {
   std::string authorization;
   std::string api_key;             // X-Api-Key
   std::string requested_headers;   // Access-Control-Request-Headers
-  bool is_allowed_origin = false;  // a web page asks, of an origin that may
-  std::string client;              // its address, or the one that a trusted proxy forwards for
-  std::string request_id;          // X-Request-Id, or one that was made for it; the answer names it
+  bool is_allowed_origin = false;  // sent by a web page of an allowed origin
+  std::string client;              // its address, or the one that a trusted proxy forwards
+  std::string request_id;          // X-Request-Id, or a generated one; the answer contains it
   std::string body;
 };
 
-// What became of one request, for logs and counts.
+// The outcome of one request, for logs and counts.
 struct HttpRecord {
-  std::string client, method, path, request_id;  // method and path: empty where none was understood
+  std::string client, method, path, request_id;  // method and path: empty if none could be parsed
   int status = 0;                                // 499: the client left before it was answered
   uint64_t bytes = 0;                            // of the answer, its head included
-  bool is_whole = false;                         // all of it was written, and a stream had its proper end
+  bool is_whole = false;                         // all of it was written, and a stream ended properly
   std::chrono::steady_clock::duration time{};    // from the end of its headers
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// The answer to one request, to be given once, from any thread, at any time, by one thread after the other; a
-// client that has left is answered in vain. One that is dropped unanswered is answered with 500, one that is
-// dropped in the middle of a stream breaks off.
+// The answer to one request, given once, from any thread, at any time; calls of different threads must not
+// overlap. Has no effect if the client has left. Destroyed without an answer it sends 500; destroyed within a
+// stream it closes the connection.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;
   virtual void send(int status, std::string_view content_type, std::string body,
                     const HttpHeaders& headers = {}) = 0;
 
-  // Or a stream of events: begin, any number of events ("data: ...\n\n"; `data` without line breaks), end.
+  // Alternatively a stream of events: begin, any number of events ("data: ...\n\n"; `data` without line
+  // breaks), end.
   virtual void begin_events() = 0;
-  // `name` is a line of its own in front, where it is not empty.
+  // `name`, if not empty, is sent as a line before the data.
   virtual void event(std::string data, std::string_view name = {}) = 0;
-  virtual void comment(std::string text) = 0;  // which clients skip: the connection lives
+  virtual void comment(std::string text) = 0;  // ignored by clients; keeps the connection alive
   virtual void end_events() = 0;
 
-  // Runs `task` on the thread of the sockets, in order, for a caller who has no time to write the answer
-  // itself. Not at all once the client has left.
+  // Runs `task` on the thread of the sockets, in order, for a caller that must not spend time on the answer.
+  // Skipped if the client has left.
   virtual void later(std::function<void()> task) = 0;
-  // Runs the task after some time, whatever has become of the answer meanwhile.
+  // Runs the task after `delay`, whatever the state of the answer.
   virtual void after(std::chrono::milliseconds delay, std::function<void()> task) = 0;
 
-  // Called once, on the thread of the sockets, or in the server's destructor, if the client leaves, or reads
-  // too slowly, before the answer is complete; at once if it has left already.
+  // Calls `gone` once, on the thread of the sockets or in the server's destructor, if the client leaves, or
+  // reads too slowly, before the answer is complete; at once if it has left already.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 
-// Called on one of the server's threads. On others than that of the sockets it may take its time (a long
-// prompt is tokenised there).
+// Called on one of the server's threads. Except on that of the sockets it may take long (a long prompt is
+// tokenised there).
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
 
 struct HttpLimits {
   size_t header_bytes = 8 << 10;
   size_t body_bytes = 1 << 20;
   int connections = 1024;
-  size_t unsent_bytes = 1 << 20;                  // of events; a client that lets more gather is cut off
+  size_t unsent_bytes = 1 << 20;                  // limit for events; a slower client is disconnected
   std::chrono::milliseconds header_time{10'000};  // from the first byte to the last one
   std::chrono::milliseconds body_time{30'000};    // from the headers to the last byte
   std::chrono::milliseconds idle_time{60'000};    // until a connection's first or next request begins
-  std::chrono::milliseconds write_time{30'000};   // without a byte taken
+  std::chrono::milliseconds write_time{30'000};   // without progress
 };
 
 struct HttpOptions {
   HttpLimits limits;
-  std::vector<std::string> allowed_origins = {};  // of web pages that may ask; "*": all
-  TrustedProxies trusted_proxies = {};            // whose X-Forwarded-For says who asks
-  // Threads that handle requests. The first of several takes only those whose body is short, so that these
-  // never wait for long ones; the clients' turns are equal.
+  std::vector<std::string> allowed_origins = {};  // of web pages; "*": all
+  TrustedProxies trusted_proxies = {};            // whose X-Forwarded-For is used
+  // Threads that handle requests. With several, the first one takes only requests with short bodies, so that
+  // these never wait for long ones; clients take turns in both.
   int handler_threads = 2;
   size_t short_body_bytes = 64 << 10;
-  // Requests that are handled at once, on the thread of the sockets, before all that wait: those that take
+  // Requests that are handled at once, on the thread of the sockets, before all waiting ones: those that take
   // microseconds. Empty: none.
   std::function<bool(const HttpRequest&)> is_quick = {};
   std::function<void(const HttpRecord&)> on_answered = {};  // on the thread of the sockets
@@ -100,13 +101,13 @@ struct HttpOptions {
 
 class HttpServer {
  public:
-  // Listens, and answers from then on. Errors name --host and --port, and who may hold the port.
+  // Listens, and answers from then on. Errors name --host and --port, and the likely owner of the port.
   static Result<std::unique_ptr<HttpServer>> start(const std::string& host, uint16_t port,
                                                    HttpOptions options, HttpHandler handler);
   virtual ~HttpServer() = default;          // closes every connection, then joins its threads
   virtual std::string address() const = 0;  // "http://127.0.0.1:8000": with port 0, the one that was given
-  // No new connections; those that are open live on, without further requests. When all answers are sent, or
-  // after `limit`, returns.
+  // Refuses new connections, and further requests on open ones. Returns when all answers are sent, or after
+  // `limit`.
   virtual void drain(std::chrono::milliseconds limit) = 0;
 };
 

@@ -30,8 +30,8 @@ std::vector<std::string> command_names(const CLI::App& app) {
 
 constexpr std::string_view kPrefix = "OUTRIDER_";
 
-// What follows the prefix: of variables that options read, of that of base/log.cpp, and of those that
-// scripts, tests and benches read, or set for what they start.
+// Known variables without the prefix: those of options, of base/log.cpp, and those that scripts, tests and
+// benches read, or set for their children.
 std::vector<std::string> variable_names(const CLI::App& app) {
   std::vector<std::string> names{
       "LOG",         "BUILD",         "SOURCE_DIR",  "TARGETS",     "TEST_DATA",
@@ -67,7 +67,7 @@ std::string explain_extras(const CLI::App& command, const std::string& path) {
   return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_flag(command, name)));
 }
 
-// " (from OUTRIDER_X)", if what is wrong with an option came from there.
+// " (from OUTRIDER_X)", if the wrong value came from the environment.
 std::string source_of(const CLI::App& command, std::string_view error) {
   for (const CLI::Option* option : command.get_options()) {
     const char* const value = std::getenv(option->get_envname().c_str());
@@ -78,13 +78,13 @@ std::string source_of(const CLI::App& command, std::string_view error) {
   return "";
 }
 
-// `simulate run`, where that was named.
+// The innermost command, such as `simulate run`, if it was named.
 const CLI::App& innermost(const CLI::App& command) {
   const auto named = command.get_subcommands();
   return named.empty() ? command : innermost(*named.front());
 }
 
-// As it is typed: "simulate run".
+// The command's path as it is typed: "simulate run".
 std::string path_of(const CLI::App& command) {
   const CLI::App* const parent = command.get_parent();
   const bool is_inner = parent && parent->get_parent();
@@ -114,8 +114,8 @@ void add_config_layer(CLI::App& command, std::string& config_file) {
 void add_config_file(CLI::App& command, std::string& config_file) {
   command.add_option("--config", config_file,
                      "TOML file with any of these options by their long names; flags override it");
-  // CLI11 itself lets the file win over the environment, and reads it for the main command only. It calls
-  // this after the command line and the environment are in.
+  // CLI11 itself would prefer the file to the environment, and read it for the main command only. It makes
+  // this call after it has handled the command line and the environment.
   command.parse_complete_callback([&command, &config_file] {
     if (config_file.empty()) return;
     const Status applied = apply_config_file(command, config_file);

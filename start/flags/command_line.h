@@ -1,5 +1,5 @@
-// How values reach options: command line, then environment, then --config file; the first that has one wins.
-// And what is said when they do not fit.
+// Sources of option values: command line, then environment, then --config file; the first one with a value
+// wins. Also makes the error messages.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@ class ParseError;
 
 namespace outrider {
 
-// Adds --config and the environment to a command whose options are all there: each option with a long name
-// reads OUTRIDER_ and that name. A repeated single-valued flag means its last value.
+// Adds --config and the environment to a command whose options are complete: each option with a long name
+// reads OUTRIDER_ and that name. A repeated single-valued flag takes its last value.
 void add_config_layer(CLI::App& command, std::string& config_file);
 
-// Adds --config alone, to a command whose flags have names that mean something else to others (`simulate plan
-// --model` is a preset): no variable reaches it.
+// Adds only --config, to a command whose flags differ in meaning from other commands (in `simulate plan`
+// --model is a preset): no environment variable sets them.
 void add_config_file(CLI::App& command, std::string& config_file);
 
-// The long flag of the command that was probably meant, or nothing.
+// The nearest long flag of the command; empty: none is near.
 std::string nearest_flag(const CLI::App& command, const std::string& name);
 
 // For people: a line for each OUTRIDER_ variable that no option of any command reads.

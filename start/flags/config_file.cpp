@@ -12,7 +12,8 @@ namespace {
 bool is_list(const CLI::Option& option) { return option.get_expected_max() > 1; }
 bool is_switch(const CLI::Option& option) { return option.get_expected_min() == 0; }
 
-// CLI11 would take "3" for 3 and 1 for true: whoever writes that probably means another key. Null: it fits.
+// The type that the option needs, if the value has another one: CLI11 would accept "3" for 3 and 1 for true,
+// which probably means a wrong key. Null: the value fits.
 const char* wanted_instead(const CLI::Option& option, const toml::node& node) {
   const std::string type = option.get_type_name();  // with what checks say of themselves behind it
   if (is_switch(option)) return node.is_boolean() ? nullptr : "true or false";

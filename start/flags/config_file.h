@@ -11,8 +11,8 @@ class App;
 
 namespace outrider {
 
-// Gives every option that the file names its value, unless it has one. Keys are the options' long names, at
-// the top or in a table of the command's name.
+// Sets every option in the file that has no value yet. Keys are the options' long names, at the top level or
+// in a table with the command's name.
 Status apply_config_file(CLI::App& command, const std::string& path);
 
 }  // namespace outrider

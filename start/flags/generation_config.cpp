@@ -15,7 +15,7 @@
 namespace outrider {
 namespace {
 
-// Whether the command has the flag and nobody gave it.
+// Whether the command has the flag and it was not given.
 bool is_free(const CLI::App& command, const std::string& flag) {
   const CLI::Option* option = command.get_option_no_throw(flag);
   return option != nullptr && option->count() == 0;

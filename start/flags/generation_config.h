@@ -1,4 +1,4 @@
-// --generation-config auto: what the target's generation_config.json says of sampling, as defaults of a run.
+// --generation-config auto: takes sampling defaults from the target's generation_config.json.
 #pragma once
 
 #include <string>

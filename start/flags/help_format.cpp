@@ -77,7 +77,7 @@ std::vector<const CLI::Option*> flags_of(const CLI::App* app) {
       [](const CLI::Option* option) { return option->nonpositional() && !option->get_group().empty(); });
 }
 
-// A footer's lines are laid out by hand: only those that are too long are wrapped, under their own text.
+// A footer's lines are laid out by hand: only lines that are too long are wrapped, below their own text.
 std::string wrapped_lines(const std::string& text, int width) {
   std::istringstream lines(text);
   std::string out;

@@ -1,4 +1,4 @@
-// How --help looks: options in groups, wrapped at the terminal's width.
+// The format of --help: options in groups, wrapped at the terminal's width.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@ class FormatterBase;
 
 namespace outrider {
 
-// Columns of the terminal on standard output; else what COLUMNS says; else 100. Between 60 and 140.
+// The width of the terminal on standard output, or else COLUMNS, or else 100; between 60 and 140.
 int help_width();
 
-// Words of `text` in lines of at most `width` characters, the later ones indented; a line break in the text
-// stays, and a word longer than a line is not broken.
+// Wraps `text` at `width` characters and indents the later lines. Line breaks are kept, and words longer than
+// a line are not broken.
 std::string wrapped(const std::string& text, int width, int indent);
 
 // kBrief: a command of many options shows the ones that most users need, with the first sentence of each

@@ -438,7 +438,7 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("--stop", r.stop, "End before this text; may be repeated")->group("Requests");
   app.add_flag("--ignore-eos", r.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
   app.add_option("-s,--seed", r.seed, "Seed of the text; lines of --prompts mix in their number")
-      ->check([](const std::string& text) {  // a minus would wrap around, too much be cut
+      ->check([](const std::string& text) {  // a minus would wrap around, and too large a number be cut
         return parse_number<uint64_t>(text) ? std::string()
                                             : fmt::format("{} must be 0 to 18446744073709551615", text);
       })

@@ -1,4 +1,4 @@
-// The flags of commands that run models, and what they fill: small structs of start/settings.h and requests/.
+// The flags of commands that run models, and the structs they fill: those of start/settings.h and requests/.
 #pragma once
 
 #include <string>
@@ -16,17 +16,17 @@ class Option;
 
 namespace outrider {
 
-// All that `outrider generate` was asked to do, from flags, environment and config file. Only the command
-// sees it whole; it hands its parts on.
+// All options of `outrider generate`, from flags, environment and config file. Only the command uses the
+// whole; it passes on the parts.
 struct RunOptions {
   ClusterSettings cluster;
-  RequestParams request;                     // the --prompt, and what lines of --prompts do not say
+  RequestParams request;                     // --prompt, and the defaults of lines of --prompts
   FormFlags form;                            // of request.grammar
   std::vector<std::string> grammar_library;  // GrammarOptions::libraries
-  std::string generation_config = "none";    // auto: generation_config.json sets what no flag does
+  std::string generation_config = "none";    // auto: generation_config.json sets defaults that no flag sets
   RunFiles files;
   bool compare_plain = false;
-  int compare_turns = 0;  // 0: as many as two seconds have, at most nine
+  int compare_turns = 0;  // 0: up to nine, within two seconds
 };
 
 // The option takes a path, or the hub's name of a model in its cache (model_path.h). Returns it.
@@ -42,7 +42,7 @@ void add_grammar_library_option(CLI::App& app, std::vector<std::string>& librari
 void add_report_options(CLI::App& app, RunFiles& files, bool& quiet);
 void add_generate_options(CLI::App& app, RunOptions& options);  // the last three, and requests
 
-// Everything that can be known to be wrong without opening a file.
+// All checks that open no file.
 Status check_options(const RunOptions& options);
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ Status toml_error(const toml::node& node, const std::string& key, const std::str
 // Keys are names of flags; Python's underscores are accepted.
 std::string dashed(const toml::key& key);
 
-// A text, number, true or false as the command line would have it.
+// A string, number or boolean, as text for the command line.
 std::optional<std::string> scalar_text(const toml::node& node);
 
 }  // namespace outrider
