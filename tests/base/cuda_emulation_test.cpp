@@ -1,5 +1,5 @@
-// The emulation of CUDA finds what it is there to find: missing barriers, copies that nobody waited for,
-// barriers that not all threads reach; and its matrix instruction has the documented layout.
+// The emulation of CUDA finds missing barriers, unawaited asynchronous copies and barriers that some threads
+// miss. Its matrix instruction has the documented layout.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Whose passes memory waits for.
+// Allocating memory waits for the forward passes of other ranks in the same group.
 #include "base/shared_pass.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kMoment{50};
 
-// A rank of `group` that has had a pass, and then takes memory when it is told to.
+// A rank of `group` that has run a forward pass. It allocates memory on request.
 class Rank {
  public:
   explicit Rank(uint64_t group)

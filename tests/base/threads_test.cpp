@@ -21,7 +21,7 @@ TEST_F(Threads, BodiesRunAtTheSameTime) {
   std::barrier together(kCount);
   std::atomic<int> sum{0};
   run_on_threads(kCount, [&](int i) {
-    together.arrive_and_wait();  // ends only with all of them
+    together.arrive_and_wait();  // returns only when all kCount threads have arrived
     sum += i;
   });
   EXPECT_EQ(sum, 15);

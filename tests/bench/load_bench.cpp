@@ -1,7 +1,7 @@
 // Time to load a model directory, from the page cache, per weight format:
 //   OUTRIDER_BENCH_MODEL=DIR load_bench
-// counters: bytes held, bytes/s of them, and the peak of resident memory over the bytes held. The peak of a
-// process never falls, so read it from a run of one format (--benchmark_filter).
+// counters: bytes held, bytes loaded per second, and peak resident memory divided by bytes held. The peak of
+// a process never falls, so run one format per process (--benchmark_filter).
 #include <benchmark/benchmark.h>
 
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-// One pass over the matrices of a Llama of 1.1 G parameters (hidden 2048, 22 layers, 32 heads, 4 KV heads,
-// ffn 5632, vocabulary 32000), as a forward of `rows` tokens makes it, without the rest of the model.
+// One forward pass's products over the matrices of a Llama of 1.1 G parameters (hidden 2048, 22 layers, 32
+// heads, 4 KV heads, ffn 5632, vocabulary 32000), for `rows` tokens, without the rest of the model.
 //   bytes/s   weights read per second of a pass        share  of the read bandwidth probed before and after
 //   ratio     time of a pass over the time of a pass with one row, taken in turns with it
 // Codes of published checkpoints are in groups of 128, with fp16 scales; act-order groups any columns.
@@ -36,7 +36,7 @@ std::vector<int64_t> eight_leaves(int64_t k) {
   return ends;
 }
 
-// What a pass multiplies.
+// The weights of a benchmarked product.
 struct Form {
   WeightType type;
   QuantScheme scheme = {};  // of kCodes
@@ -126,7 +126,7 @@ struct Rows {
   Buffer<float> data;
 };
 
-// One at a time is held: three of them would not fit small machines.
+// Only one stack is kept at a time: all forms together would not fit small machines.
 Stack& stack_of(const Form& form) {
   static std::unique_ptr<Stack> stack;
   if (!stack || stack->form != form) {

@@ -1,4 +1,4 @@
-// How fast this machine reads memory: the yardstick of every kernel that streams weights.
+// Measures the read bandwidth of memory, the upper bound of every kernel that streams weights.
 #pragma once
 
 #include <chrono>

@@ -41,7 +41,8 @@ class Nic {
   Clock::time_point free_at_{};
 };
 
-// What comes in at a door is seen when the NIC is through with it. A thread notes when it came.
+// A message at this endpoint becomes visible when the NIC has finished receiving it. A thread records its
+// arrival time.
 class DoorBehindNic final : public Transport {
  public:
   DoorBehindNic(std::unique_ptr<Transport> inner, std::shared_ptr<Nic> nic)

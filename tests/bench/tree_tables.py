@@ -39,7 +39,7 @@ def read(path):
             if row["status"] != "ok":
                 raise SystemExit("%s: cell %s: %s" % (path, row["cell"], row["error"]))
             kind, nodes = kind_and_nodes(row)
-            # What a study does not vary has no column.
+            # A parameter that the study does not vary has no column.
             cells[row.get("temperature", "-"), row.get("rule", "auto"), kind, nodes][int(row["repeat"])] = row
     return cells
 

@@ -1,4 +1,4 @@
-// What simulations are fed with: arrivals and acceptance; and what bad ones are told.
+// Inputs of simulations: arrivals and acceptance, and the errors for invalid inputs.
 #include <gtest/gtest.h>
 
 #include <cmath>

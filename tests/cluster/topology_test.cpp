@@ -163,7 +163,7 @@ TEST(Topology, DefaultLayouts) {
             "8 ranks would leave 6 for the target group, which has 1, 2, 4 or 8: start with -n 6, or draft "
             "on the others "
             "with --layout coordinator=1,draft=3,target=4");
-  // What an error proposes works.
+  // The layout that an error message proposes is valid.
   for (int world = 2; world < 40; ++world) {
     const auto layout = default_layout(world);
     if (layout.ok()) continue;

@@ -10,7 +10,8 @@ namespace {
 
 namespace suite = collectives_suite;
 
-// Both ways of waiting; the group is new in every test, so an aborted one harms nobody.
+// Runs with both kinds of waiting. Every test creates its own group, so an aborted group cannot affect
+// another test.
 class MpiCollectivesTest : public testing::TestWithParam<Waiting> {
  protected:
   template <class Case>

@@ -1,5 +1,5 @@
-// What every implementation of Collectives must do, written as one rank sees it: each function is called by
-// all ranks of a fresh group at once. Threads run it in collectives_test.cpp, processes in
+// Conformance suite for implementations of Collectives, written from one rank's view: all ranks of a fresh
+// group call each function at once. Threads run it in collectives_test.cpp, processes in
 // collectives_mpi_test.cpp.
 #pragma once
 
@@ -22,7 +22,8 @@ using namespace std::chrono_literals;
 constexpr int kRounds = 24;
 constexpr auto kShortTimeout = 200ms;  // of the groups given to the cases that wait for it
 
-// What rank r contributes in the given round: every rank can compute everybody's.
+// The random values that rank r contributes in the given round. Every rank can compute the values of all
+// ranks.
 inline std::mt19937_64 engine_of(int round, int rank) {
   return std::mt19937_64(static_cast<uint64_t>(round) * 1000 + static_cast<uint64_t>(rank));
 }
@@ -48,7 +49,8 @@ inline std::vector<std::byte> bytes_of(int round, int rank, size_t count) {
   return values;
 }
 
-// Equal on every rank: how much moves in a round, and who is late (or nobody).
+// The number of values moved in a round; maybe_late() delays at most one rank. Both depend on the
+// round alone, so all ranks agree.
 inline size_t size_of_round(int round) {
   constexpr size_t kSizes[] = {0, 1, 2, 3, 7, 64, 257, 1000, 4096, 20'000};
   return kSizes[engine_of(round, 999)() % std::size(kSizes)];
@@ -163,7 +165,7 @@ inline void waiting_for_work_has_no_deadline(Collectives& group) {
   EXPECT_EQ(bytes, bytes_of(0, 0, 10));
 }
 
-// So does a meeting, whoever comes last.
+// A meeting has no deadline either, whichever rank arrives last.
 inline void meeting_has_no_deadline(Collectives& group) {
   for (const int last : {0, group.size() - 1}) {
     if (group.rank() == last) std::this_thread::sleep_for(kShortTimeout + 100ms);

@@ -44,7 +44,7 @@ TEST_P(CollectivesTest, MeetingHasNoDeadline) {
 }
 TEST_P(CollectivesTest, AbortReachesAMeeting) { run(suite::abort_reaches_a_meeting); }
 TEST_P(CollectivesTest, ALateRankFailsEveryone) {
-  if (alone()) return;  // nobody to be late for
+  if (alone()) return;  // a group of one rank has no late peer
   run(suite::a_late_rank_fails_everyone, {.timeout = suite::kShortTimeout});
 }
 TEST_P(CollectivesTest, MessagesOverTheLimitFailEveryone) {

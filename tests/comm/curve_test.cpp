@@ -1,4 +1,4 @@
-// Who gets in: keys, their files, and connections with the right key, a wrong one and none.
+// CURVE keys, key files, and connections with the right key, a wrong key and no key.
 #include "comm/curve.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(CurveKeys, FilesArePrivateAndNeverOverwritten) {
   EXPECT_EQ(read_public_keys(file).value(), std::vector<std::string>{keys.public_key});
   chmod(file.c_str(), 0644);
   EXPECT_NE(read_curve_keys(file).status().message().find("chmod 600"), std::string::npos);
-  // As Kubernetes mounts a secret: for a group of this process, which nobody may write.
+  // Kubernetes mounts a secret like this: readable by a group of this process and not writable.
   for (const auto& [mode, is_private] :
        {std::pair{0440, true}, {0400, true}, {0640, false}, {0444, false}, {0460, false}}) {
     chmod(file.c_str(), static_cast<mode_t>(mode));

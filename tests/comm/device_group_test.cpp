@@ -1,5 +1,6 @@
-// Collectives on device memory: the conformance suite of comm/collectives.h over each of them, and what only
-// they have. Ranks are threads; on a device they share it, or have one each where there are enough.
+// Collectives on device memory: the conformance suite of comm/collectives.h for each implementation, and
+// tests of their own features. Ranks are threads. They share one device unless there are enough devices for
+// one each.
 #include "comm/device_group.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +71,7 @@ class DeviceGroupTest : public testing::TestWithParam<Ranks> {
   void run(void (*test)(Collectives&), std::chrono::milliseconds timeout = std::chrono::seconds(5)) {
     on_every_rank(GetParam(), timeout, [test](DeviceGroup& group, Collectives& host) {
       DeviceCollectives collectives(group, host);
-      host.barrier();  // nobody allocates any more while a peer's kernel waits for it
+      host.barrier();  // all allocations are done before a kernel waits for a peer
       test(collectives);
     });
   }
@@ -83,7 +84,7 @@ TEST_P(DeviceGroupTest, MessagesOfAnyLengthArrive) { run(&suite::messages_of_any
 TEST_P(DeviceGroupTest, BarriersWaitForTheLast) { run(&suite::barriers_wait_for_the_last); }
 TEST_P(DeviceGroupTest, AbortReachesEveryone) { run(&suite::abort_reaches_everyone); }
 TEST_P(DeviceGroupTest, ALateRankFailsEveryone) {
-  if (GetParam().size == 1) return;              // nobody to be late for
+  if (GetParam().size == 1) return;              // a group of one rank has no late peer
   if (GetParam().kind == Kind::kStaged) return;  // the host's, tested there
   run(&suite::a_late_rank_fails_everyone, suite::kShortTimeout);
 }
@@ -213,7 +214,7 @@ TEST(PeerGroup, GroupsThatShareADeviceHaveRoomForEachOther) {
     if (group.device() == 0) blocks += group.peer_view()->most_blocks;
     Stream stream;
     DeviceBuffer<float> values(1024);
-    are_there.arrive_and_wait();  // and nobody allocates any more
+    are_there.arrive_and_wait();  // all allocations are done after this
     EXPECT_LE(blocks, resident_blocks(0) * 3 / 4);
     group.begin_pass();
     for (int i = 0; i < 50; ++i) group.all_reduce(Reduction::kTreeSum, values.data(), values.size(), stream);

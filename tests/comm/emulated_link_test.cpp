@@ -1,5 +1,5 @@
-// The emulated network: what it delays, loses and repeats, and what it never touches. Times are only bounded
-// from below, so a busy machine cannot fail a test.
+// The emulated network delays, loses and repeats messages, and leaves some kinds untouched. Times are only
+// bounded from below, so a busy machine cannot fail a test.
 #include "comm/emulated_link.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ class EmulatedLink : public ::testing::Test {
             .ok());
   }
 
-  // The rounds of so many drafts.
+  // Receives `count` drafts at the coordinator and returns their rounds.
   std::vector<uint32_t> arriving_drafts(size_t count) {
     std::vector<uint32_t> rounds;
     while (rounds.size() < count) {
@@ -89,7 +89,8 @@ class EmulatedLink : public ::testing::Test {
     ADD_FAILURE() << "no last word";
     return rounds;
   }
-  // Rounds of so many proposals at the worker. The coordinator's thread moves both directions.
+  // Receives `count` proposals at the worker and returns their rounds. The coordinator's thread moves both
+  // directions.
   std::vector<uint32_t> arriving_proposals(size_t count) {
     std::vector<uint32_t> rounds;
     for (const auto end = Clock::now() + 10s; rounds.size() < count && Clock::now() < end;) {

@@ -1,4 +1,4 @@
-// A worker that is lent to the coordinator's thread (InprocHub::lend): nobody has to be woken for a message.
+// A worker that runs on the coordinator's thread (InprocHub::lend): a message wakes no other thread.
 #include <gtest/gtest.h>
 
 #include <atomic>

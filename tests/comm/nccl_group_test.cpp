@@ -1,4 +1,4 @@
-// The NCCL group against a library that is made up: start-up in the background, deadlines, errors, abort.
+// The NCCL group over a fake library: start-up in the background, deadlines, errors, abort.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What the made-up library does, and what was asked of it.
+// Scripted behaviour of the fake NCCL library, and a record of the calls it received.
 struct Behaviour {
   std::atomic<int> polls_until_ready{0};  // of calls that go on in the background; < 0: for ever
   std::atomic<ncclResult_t> gather_result{ncclSuccess};

@@ -1,5 +1,5 @@
-// Peer groups with as many blocks as a device may have, and more groups than it has room for: the emulation
-// is given both.
+// Peer groups with as many blocks as a device allows, and more groups than the device has room for. The tests
+// set both limits of the emulation.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -63,7 +63,7 @@ TEST(PeerBlocks, SixtyFourBlocksAddAsFewDo) {
     });
 }
 
-// Who finds no room is told so on every rank, and adds through host memory.
+// When one rank has no room for waiting blocks, every rank learns it, and the group adds through host memory.
 TEST(PeerBlocks, AGroupThatFindsNoRoomAddsThroughHostMemory) {
   const Changed resident(emulation::resident_blocks, 4);  // three of which may wait
   on_ranks(2, [](Collectives& host) {

@@ -1,4 +1,4 @@
-// Sends and receives, and what becomes of peers that are slow or gone: one suite over every transport.
+// One suite over every transport: sends and receives, slow peers and peers that are gone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -154,7 +154,7 @@ TEST_P(TransportTest, ReceiveKeepsItsDeadline) {
   EXPECT_LT(Clock::now() - start, 10s);
   EXPECT_FALSE(wire.coordinator->receive(start + 30ms));
   EXPECT_GE(Clock::now() - start, 30ms);
-  // What is there already arrives even past the deadline.
+  // Messages that were already received are delivered even after the deadline.
   ASSERT_TRUE(worker->send(kCoordinatorPeer, Shutdown{}).ok());
   expect<Shutdown>(*wire.coordinator);
 }
@@ -237,7 +237,7 @@ TEST_P(TransportTest, ACoordinatorThatIsGoneIsNoticed) {
   EXPECT_FALSE(worker->receive(Clock::now() + 10ms));
 }
 
-// What an end sent before it closed arrives, also when the other end reads it later.
+// Messages that an end sent before it closed still arrive, even when the other end receives them later.
 TEST_P(TransportTest, LastWordsArrive) {
   for (int repeat = 0; repeat < 100; ++repeat) {
     Wire wire = make();

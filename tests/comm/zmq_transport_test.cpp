@@ -1,4 +1,4 @@
-// ZeroMQ ends and strangers: whoever connects, the role sees well-formed messages of peers only.
+// ZeroMQ ends and strangers: the role receives well-formed messages of known peers only.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -181,7 +181,7 @@ TEST(ZmqTransport, ANamelessSocketIsForItsOwnUserOnly) {
   const std::string endpoint = fmt::format("ipc://@outrider-test-{}", getpid());
   int server_is_there[2];
   ASSERT_EQ(pipe(server_is_there), 0);
-  // Before there are threads; this one comes as somebody else, once the server is there.
+  // Forks before there are threads. The child connects under another identity once the server runs.
   const pid_t other = fork();
   if (other == 0) {
     char said = 0;
@@ -196,8 +196,8 @@ TEST(ZmqTransport, ANamelessSocketIsForItsOwnUserOnly) {
   EXPECT_EQ(status, 0) << "another user could connect";
 }
 
-// Two servers in one end: each peer is known by the door it came through, whatever it says, and each door
-// wakes the one that waits.
+// One end with two servers: each peer is identified by the endpoint it connected to, whatever its messages
+// claim. A message at either endpoint wakes the receiver.
 TEST(ZmqTransport, ADoorOutsideIsNotTheOneInside) {
   Server server;
   const std::string inside = server.transport->endpoint();
@@ -282,8 +282,8 @@ TEST(ZmqTransport, StrangersNeverPushOutAMember) {
   EXPECT_GE(server->stats().hung_up, strangers.size() - kFew.strangers);
 }
 
-// ZeroMQ bounds parts, and gives nobody a message before its last part. Its sender must be cut off all the
-// same.
+// ZeroMQ limits the size of a part but delivers a message only with its last part. The sender of an endless
+// message must be disconnected all the same.
 TEST(ZmqTransport, AMessageThatNeverEndsIsCutOff) {
   const auto server =
       make_zmq_server("tcp://127.0.0.1:*", {.cluster = kCluster, .outside = OutsideLimits{}}).value();
@@ -388,7 +388,8 @@ TEST(ConnectionWatch, ADescriptorsNextConnectionIsAnother) {
   EXPECT_GT(server.watch.closed(), before) << "a stranger has become a member";
 }
 
-// Nobody is let in unwatched: a stranger makes room for the next one, and a member does not.
+// Every connection is watched. When descriptors are short, a stranger is disconnected to make room, and a
+// member is not.
 TEST(ConnectionWatch, StrangersGiveWayWhereDescriptorsAreShort) {
   Watched server(OutsideLimits{});
   Stranger member(server.endpoint);

@@ -1,4 +1,4 @@
-// Which groups an event concerns.
+// The target groups that an event marks dirty.
 #include "coordinator/agenda.h"
 
 #include <gtest/gtest.h>

@@ -29,8 +29,8 @@ ModelInfo toy_model_info(uint64_t fingerprint = 7, int32_t vocabulary = kToyVoca
           .isa = ""};
 }
 
-// Threads are told to leave by Shutdown, and leave by themselves when nobody is there to talk to, or after a
-// while, so that no test can hang.
+// A Shutdown message ends a thread. A thread also ends by itself when its peer is gone, or after a deadline,
+// so no test can hang.
 class CoordinatorLoop : public ::testing::Test {
  protected:
   CoordinatorLoop() : hub_(make_inproc_hub()) {
@@ -39,7 +39,7 @@ class CoordinatorLoop : public ::testing::Test {
   }
   ~CoordinatorLoop() override {
     if (coordinator_) coordinator_->shutdown();
-    coordinator_.reset();  // a thread that starts late finds nobody
+    coordinator_.reset();  // a thread that starts late finds no coordinator
     for (std::thread& thread : threads_) thread.join();
   }
 
@@ -161,8 +161,8 @@ TEST_F(CoordinatorLoop, AWorkerThatVanishesChangesNothing) {
   EXPECT_EQ(coordinator_->totals().workers_lost + coordinator_->totals().draft_deadlines_missed > 0, true);
 }
 
-// Dense rows of q for 16 tokens of a vocabulary of 128k are 4 MiB a sequence, and a frame holds 64: the plans
-// of a large batch are cut, and nobody's request ends.
+// Dense rows of q for 16 tokens of a vocabulary of 128k are 4 MiB a sequence, and a frame holds 64 MiB. The
+// coordinator splits the plan of a large batch, and no request fails.
 TEST_F(CoordinatorLoop, DraftsThatDoNotFitOneFrameGoInSeveralPlans) {
   constexpr int32_t kVocabulary = 131'072, kGamma = 16, kSequences = 28;
   options_.q_kind = QKind::kDense;
@@ -265,14 +265,15 @@ TEST_F(CoordinatorLoop, NothingStaysOfRequestsThatFinished) {
   const auto stays = [&](SequenceId id) { return coordinator_->protocol().find(id) != nullptr; };
   const auto end = Clock::now() + std::chrono::seconds(20);
   while (std::any_of(ids.begin(), ids.end(), stays) && Clock::now() < end)
-    coordinator_->poll(Clock::now() + milliseconds(1));  // the target is told to close the last ones
+    coordinator_->poll(Clock::now() + milliseconds(1));  // Shutdown messages close the last ones
   EXPECT_TRUE(std::none_of(ids.begin(), ids.end(), stays));
   EXPECT_EQ(coordinator_->protocol().open_requests(), 0u);
   EXPECT_EQ(coordinator_->protocol().running_requests(), 0u);
   EXPECT_EQ(coordinator_->protocol().queued_tokens(), 0);
 }
 
-// A door where somebody who had just connected says hello after everybody was told to go.
+// A transport on which a draft worker that has just connected sends its Hello after every known peer received
+// Shutdown.
 class LastVisitor final : public Transport {
  public:
   explicit LastVisitor(std::vector<PeerId>& told) : told_(told) {}
@@ -336,7 +337,7 @@ TEST_F(CoordinatorLoop, TheBeginningOfTheVocabularyIsEnough) {
   EXPECT_EQ(ids_[id], plain(1));
 }
 
-// What a JSONL run does: the next line is submitted when one finishes.
+// A JSONL run works this way: the callback of a finished request submits the next line.
 TEST_F(CoordinatorLoop, CallbacksMaySubmitAndCancel) {
   int left = 5;
   std::map<FinishReason, int> reasons;

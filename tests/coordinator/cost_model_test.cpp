@@ -19,8 +19,8 @@ TEST(CostModel, TheFirstPassSetsTheScale) {
   EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.0005);
 }
 
-// What a target measured before it joined: dear rows are known to be dear before any pass of several rows,
-// also if the first pass of all was held up.
+// Uses what the target measured before it joined: expensive rows are known to be expensive before the first
+// forward pass of several rows, even when a stall delayed the first pass of all.
 TEST(CostModel, RowsCostWhatTheTargetMeasured) {
   for (const double price : {0.0, 0.02, 0.3, 0.8}) {
     CostModel cost;
@@ -184,9 +184,9 @@ TEST(CostModel, KnowsStepsThatNoLineHas) {
   EXPECT_LT(between, cost.verify_seconds(11, 10));
 }
 
-// The machine was busy with something else: that must not look like the cost of the rows it happened to.
-// A mixture of experts reads 8 of 64 for one row and E (1 - (1 - k / E)^rows) of them, on average, for more:
-// a pass of few rows costs far more than a line through all widths says, and each further row less.
+// A mixture of 64 experts reads 8 experts for one row and E (1 - (1 - k / E)^rows) experts on average for
+// more rows. A pass of few rows costs far more than a line fitted through all widths predicts, and each
+// further row costs less.
 TEST(CostModel, KnowsThatExpertsAddUp) {
   CostModel cost;
   const auto seconds = [](int rows) { return 0.002 + 0.001 * 64 * (1 - std::pow(1 - 8.0 / 64, rows)); };
@@ -228,7 +228,7 @@ TEST(CostModel, OneSlowExchangeIsDoubted) {
   EXPECT_NEAR(far.exchange_seconds(), 0.005, 1e-6);
 }
 
-// Nothing has told what one row costs; what was measured says it, not the prior.
+// No pass of one row has been measured. Its estimate follows the measurements of wider passes, not the prior.
 TEST(CostModel, ThePriorDoesNotFlattenWhatWasMeasured) {
   CostModel cost;
   for (int i = 0; i < 8; ++i) cost.observe_verify(8 + 4 * (i % 2), 10, 0.0004 + 0.00006 * (8 + 4 * (i % 2)));

@@ -1,4 +1,4 @@
-// Sequences choose between kinds of drafters by what these brought them.
+// Each sequence chooses between kinds of drafters by their measured gain.
 #include "coordinator/drafter_choice.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(DrafterChoice, AChangeIsNoticed) {
   EXPECT_GT(play.chosen[kNgram], 2000);
 }
 
-// What many sequences found hopeless, a new one does not try.
+// A new sequence does not try a drafter that failed for many sequences.
 TEST(DrafterChoice, SequencesLearnFromEachOther) {
   Play play{.rates = {{kModel, 3.0}, {kNgram, 1.0}}};
   DrafterChoice first;

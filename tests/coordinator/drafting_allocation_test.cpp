@@ -1,5 +1,5 @@
-// Rounds of a draft worker that drafts ahead, under a p/q rule with dense q in slices, allocate nothing once
-// rounds of their shape were seen.
+// A draft worker that drafts ahead, under a p/q rule with dense q in slices, allocates no memory in a spec
+// step whose shape it has seen before.
 #include <gtest/gtest.h>
 
 #include "draft_worker/draft_worker.h"
@@ -38,7 +38,8 @@ class LastDraft final : public Transport {
   TransportStats stats_;
 };
 
-// What is committed. `surprise`: the last token is one that no draft model expects.
+// The committed tokens: the accepted part of the draft and one more token. `surprise`: that last token is one
+// that no draft model predicts.
 std::vector<TokenId> verdict(std::vector<TokenId> text, std::span<const TokenId> draft, bool surprise) {
   const size_t begin = text.size();
   for (const TokenId id : draft) {

@@ -1,4 +1,4 @@
-// What may go wrong in a simulated run, and how often; where it is decided: simulated_cluster.cpp.
+// Faults of a simulated run and their frequencies. simulated_cluster.cpp decides when each fault happens.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Faults {
   SliceFaults slices;
 };
 
-// How often each of them struck.
+// Counts of the faults that happened.
 struct FaultCounts {
   int64_t drop = 0, duplicate = 0, corrupt = 0, refuse_send = 0;
   int64_t worker_death = 0, target_failure = 0, cancel = 0;

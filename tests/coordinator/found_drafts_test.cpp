@@ -1,5 +1,5 @@
-// The default policy with a drafter that looks at the text alone and ends its drafts itself: a virtual clock,
-// and texts that repeat in stretches. Fixed seeds, so nothing here can fail by chance.
+// The default policy with a drafter that uses the text alone and ends its drafts itself. The clock is
+// virtual, and the texts have repetitive stretches. Seeds are fixed, so nothing here can fail by chance.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>

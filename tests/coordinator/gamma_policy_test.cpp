@@ -83,7 +83,7 @@ TEST_F(GammaFile, ErrorsNameFileAndLine) {
             std::string::npos);
 }
 
-// Nor does a device without an end fill the memory, or a file of another kind come into the message whole.
+// An endless device does not fill the memory, and an error message does not quote a whole file.
 TEST_F(GammaFile, AFileOfAnotherKindIsRefused) {
   EXPECT_NE(error_of("replay:file=/dev/zero").find("more than 16 MiB"), std::string::npos);
   EXPECT_LT(error_of("replay:file=" + write(std::string(100000, 'x'))).size(), 300u);

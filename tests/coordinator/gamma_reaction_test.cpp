@@ -1,5 +1,5 @@
-// What policies do over time: rounds of known cost and chance, one sequence, a virtual clock. Fixed seeds, so
-// nothing here can fail by chance; where a bound was widened for the seed, the comment says so.
+// Behaviour of policies over time: steps of known cost and acceptance, one sequence, a virtual clock. Seeds
+// are fixed, so nothing here can fail by chance. A comment marks each bound that was widened for its seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,18 +22,19 @@ struct World {
   double per_row = 0.01;
   int batch = 1;        // all sequences decide alike
   int spell_every = 0;  // passes; each such spell is 16 passes that take 3 more
-  int slow_drafts = 0;  // the first so many are 5 on their way
-  double link = 0;      // there and back
-  double reading = 0;   // of a shadow draft
+  int slow_drafts = 0;  // the first `slow_drafts` drafts take 5 to arrive
+  double link = 0;      // round trip
+  double reading = 0;   // of a probe draft: the prefill of its worker
   Shadows shadows = Shadows::kNone;
   bool answers = true;                             // else no shadow draft ever comes
   bool local = false;                              // the drafter is in the coordinator's process
   std::optional<double> row_price = std::nullopt;  // measured by the target before the first pass
-  // What every pass costs more before which a draft was made; so does the first plain one after it, and each
-  // further one 0.6 times the last: helpers have gone to sleep, and caches hold the draft model.
+  // Extra time of every forward pass that follows a draft, because helper threads have gone to sleep and
+  // caches hold the draft model. The first plain pass afterwards pays it too, and each further plain pass
+  // pays 0.6 times the last.
   double waking = 0;
-  // Other programs want these cores: so many times in a second of work one of them has a core for 2 to 40
-  // seconds (1 to 20 ms, where a pass takes half of one).
+  // Other programs use these cores: `preempted` times per second of work, one takes a core for 2 to 40
+  // seconds (1 to 20 ms where a pass takes half of one).
   double preempted = 0;
 };
 
@@ -370,7 +371,8 @@ TEST(GammaReaction, OneSlowFirstDraftDoesNotEndDrafting) {
   }
 }
 
-// Nobody waits for a drafter that has not shown itself, nor for one whose link is known to be too long.
+// The policy never waits for a drafter that has not answered yet, nor for a drafter whose link is known to be
+// too slow.
 TEST(GammaReaction, StrangersAndFarDraftersAreNeverWaitedFor) {
   for (const Shadows shadows : {Shadows::kCosts, Shadows::kTests}) {
     Rounds silent("ewma", {.alpha = 0.9, .shadows = shadows, .answers = false});
@@ -415,8 +417,8 @@ CostModel known_costs(bool drafts) {
   return cost;
 }
 
-// Of each sequence: whether its prompt would be read now, for a draft that is waited for or for one that is
-// not.
+// For each sequence: whether the policy would prefill its prompt now, for a draft that the step waits for or
+// for a probe draft.
 std::vector<bool> reads(const CostModel& cost, const std::vector<std::pair<double, int32_t>>& prompts) {
   const GammaPolicyFactory factory = parse_gamma_policy("ewma").value();
   std::vector<std::unique_ptr<GammaPolicy>> policies;

@@ -1,5 +1,5 @@
-// The real loop and a real draft worker on a virtual clock, with a role that comes late, or a process that
-// stood still: both end well, in milliseconds of real time.
+// The real loop and a real draft worker on a virtual clock. A role joins late, or a process pauses. Both runs
+// end well, in milliseconds of real time.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -122,7 +122,7 @@ class LateRoles : public ::testing::Test {
 
   World world_;
   std::unique_ptr<Coordinator> coordinator_;
-  int slow_plans_ = 0;  // so many plans from now on bring a pause of the whole process
+  int slow_plans_ = 0;  // number of coming plans that pause the whole process
   Clock::duration pause_{};
 
  private:

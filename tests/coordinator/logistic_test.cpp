@@ -1,5 +1,5 @@
-// Lengths by confidence: what is learnt of margins, and what comes of it in rounds of known chances, on a
-// virtual clock with fixed seeds.
+// The policy that derives draft lengths from confidence: its learning from margins, and its decisions at
+// known acceptance rates, on a virtual clock with fixed seeds.
 #include "coordinator/gamma/logistic.h"
 
 #include <gtest/gtest.h>

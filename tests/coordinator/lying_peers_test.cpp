@@ -1,5 +1,6 @@
-// A coordinator whose draft worker, or target, says what cannot be: whatever the field, every request ends.
-// With a lying draft worker it has the text of plain decoding, with a lying target that text or an error.
+// A coordinator whose draft worker or target sends invalid messages. Every request ends, whatever the field.
+// With an invalid draft worker the text is that of plain decoding; with an invalid target the request has
+// that text or an error.
 #include <gtest/gtest.h>
 
 #include <deque>

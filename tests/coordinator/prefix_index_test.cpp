@@ -1,4 +1,5 @@
-// The prefix cache's books: what is found again, what is forgotten first, and that salts share nothing.
+// The prefix cache's index: prefixes that are found, the order of eviction, and the separation of texts with
+// different salts.
 #include "coordinator/prefix_index.h"
 
 #include <gtest/gtest.h>
@@ -114,7 +115,7 @@ TEST_F(PrefixIndexTest, ForgetsWhatWasUsedLongestAgoFromItsEnd) {
   EXPECT_EQ(found(joined(text(kBlock), text(kBlock, 500))), kBlock);
   ASSERT_TRUE(index_.forget_one());
   ASSERT_TRUE(index_.forget_one());
-  EXPECT_EQ(changes(), "cut 3:0 ");  // 3:16 in between, which nobody needs to know
+  EXPECT_EQ(changes(), "cut 3:0 ");  // 3:16 in between is not reported: the later cut covers it
   EXPECT_EQ(found(text(2 * kBlock)), 2 * kBlock);
   ASSERT_TRUE(index_.forget_one());
   EXPECT_EQ(changes(), "cut 1:16 ");

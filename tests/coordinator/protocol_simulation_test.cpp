@@ -20,7 +20,7 @@ struct Schedule {
   int workers = 1;
   double accuracy = 0.7;
   int64_t kv_blocks = 0;  // of the target; 0: enough for all
-  int ranks = 0;          // that take slices of dense q; 0: the target has no doors
+  int ranks = 0;          // that take slices of dense q; 0: the target has no endpoints for slices
   bool states = false;    // drafters need rows of the target's
   bool own = false;       // and the target drafts, too
   bool shadows = false;   // drafts that rounds do not wait for, some of which come to nothing
@@ -229,7 +229,7 @@ class ProtocolSimulation : public ::testing::Test {
     preemptions_ += cluster.protocol().totals().preemptions;
     prefix_hits_ += cluster.protocol().totals().prefix_hits;
     failovers_ += cluster.protocol().totals().failovers;
-    // Texts that are read again are no hits.
+    // Texts that are recomputed after a failure count as no hits.
     EXPECT_LE(cluster.protocol().totals().prefix_hits,
               cluster.prefix_tokens() + 1000 * cluster.struck().target_failure);
     EXPECT_TRUE(schedule.options.prefix_caching || cluster.prefix_tokens() == 0);
@@ -380,8 +380,8 @@ TEST_F(ProtocolSimulation, EverythingAtOnce) {
   for (const int64_t count : finished_) EXPECT_GT(count, 10);
 }
 
-// A cache for one longest text and little more. Whoever has to give its place up goes on with its very text,
-// and all of them end.
+// The KV cache holds little more than the longest text. A preempted sequence continues with exactly the same
+// text, and every sequence finishes.
 TEST_F(ProtocolSimulation, MemoryByNeed) {
   for (uint64_t seed = 0; seed < 2 * kSchedules && !HasFailure(); ++seed) {
     Schedule schedule = seed % 2 == 0 ? random_schedule(seed) : random_slices(seed);
@@ -449,8 +449,8 @@ TEST_F(ProtocolSimulation, EverythingAtOnceInSeveralTargetGroups) {
   for (const int64_t count : finished_) EXPECT_GT(count, 10);
 }
 
-// Dense q in slices. In every schedule: a draft is verified by the distributions it was drawn from, all
-// slices of them, or given up by all ranks.
+// Dense q in slices. In every schedule a draft is either verified with the distributions it was drawn from,
+// in all slices, or dropped by all ranks.
 TEST_F(ProtocolSimulation, SlicesWithoutFaultsAreAllUsed) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run_slices(seed, {});
   EXPECT_GT(accepted_, 1000);
@@ -528,7 +528,7 @@ TEST_F(ProtocolSimulation, SlicesAndEverythingAtOnce) {
   EXPECT_GT(dropped(DropReason::kSliceMissing), 100);
 }
 
-// Drafters that need rows of the target's states: every row is that of its text, and whatever is lost is told
+// Drafters that need hidden states of the target: every row belongs to its text, and lost rows are sent
 // again.
 TEST_F(ProtocolSimulation, RowsOfStatesWithoutFaults) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run_states(seed, {});

@@ -238,7 +238,8 @@ class LostQ : public ::testing::Test {
     if (propose.q_kind == QKind::kSparse) draft.q = {{.ids = {2}, .weights = {1}, .sum = 1}};
     step(ms, MessageReceived{kWorker, draft});
   }
-  // What was asked for the second sequence, before its Propose was repeated.
+  // Expects the second sequence to keep the form of q of its first Propose (`asked`), although later Proposes
+  // ask for another.
   void expect_used(QKind asked, QKind asked_from_now_on) {
     const auto& totals = protocol_->totals();
     EXPECT_EQ(proposed_.at(kFirst).q_kind, asked_from_now_on);
@@ -273,7 +274,7 @@ TEST_F(LostQ, ADraftUnderWayIsWhatWasAskedFor) {
 
 // ---- drafters that look at the text alone ---------------------------------------------------------------
 
-// What such a worker is asked for in the first round of a request.
+// The first Propose that a worker of this kind receives for a request.
 Propose first_propose(const std::string& policy, bool finds_text) {
   constexpr PeerId kTarget{1}, kWorker{2};
   Protocol protocol({.gamma_max = 64}, parse_gamma_policy(policy).value());
@@ -614,7 +615,7 @@ TEST_F(OwnDrafts, ComeWithTheResultAndAreVerifiedInTheNextPass) {
   EXPECT_EQ(totals.drafters.at(77).rounds, 2);
 }
 
-// A worker would draft for nobody.
+// A draft worker is not needed here: the target drafts by itself.
 TEST_F(OwnDrafts, NeedNoDraftWorker) {
   begin("fixed:gamma=3");
   const auto actions = step(MessageReceived{

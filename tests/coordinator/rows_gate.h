@@ -1,5 +1,5 @@
-// A drafter that needs rows of the target's states, without a head: a row of the toy target is a hash of the
-// text up to its token, so one that is another's, or that is missing, is seen.
+// A drafter that needs hidden states of the target, without a draft head. A row of the toy target is a hash
+// of the text up to its token, so the drafter detects a missing row and a row of another text.
 #pragma once
 
 #include <map>

@@ -123,7 +123,8 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
                                    .state_width = states_ ? 1 : 0}});
 }
 
-// Half of them hang, and the step deadline tells. Some come back, from the same place or another.
+// Half of the targets that die hang without a message, and the step deadline detects them. Some targets
+// return, with the same peer id or another.
 void SimulatedCluster::target_dies(Target& target) {
   target.failed = true;
   target.verification.reset();

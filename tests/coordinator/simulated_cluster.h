@@ -36,13 +36,13 @@ struct SimulatedOutcome {
 
 class SimulatedCluster {
  public:
-  // `ranks` of a single target have doors for slices of dense q. `kv_blocks`: of a target's cache; 0: enough
-  // for all. There are options.target_groups of them.
-  // `states`: drafters need rows of the targets'.
+  // `ranks`: ranks of a single target with endpoints for slices of dense q. `kv_blocks`: size of each
+  // target's cache; 0: enough for all sequences. The number of targets is options.target_groups. `states`:
+  // drafters need hidden states of the targets.
   SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma, Faults faults,
                    int workers, double accuracy, int ranks = 0, int64_t kv_blocks = 0, bool states = false);
-  // Before run(): targets draft, too, with a head that workers have as well. A pass takes so long, with a
-  // delay like those of links in front of it if that is 0; then they draft for so long.
+  // Call before run(). Targets draft too, with a draft head that the workers also have. `pass_us`: duration
+  // of a forward pass; 0: a random delay like those of links. `draft_us`: duration of the draft after it.
   void draft_at_targets(int64_t pass_us, int64_t draft_us) {
     drafts_at_targets_ = true;
     pass_us_ = pass_us;

@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kHighWaterMark = 8;  // slices that wait at a door
+constexpr size_t kHighWaterMark = 8;  // slices waiting at one endpoint
 
 uint32_t weight_of(const QSlice& slice, int64_t width, size_t row, int64_t id) {
   const auto packed = slice.weights.at(row * static_cast<size_t>(width) + static_cast<size_t>(id));

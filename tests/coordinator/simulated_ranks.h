@@ -1,5 +1,5 @@
-// The ranks of the simulated target, as far as dense q in slices concerns them: the production inboxes behind
-// doors in memory, and the demand that what they agree on is what the drafter drew from.
+// The ranks of the simulated target, reduced to dense q in slices: the production inboxes behind in-memory
+// endpoints, and a check that the verified q equals the q that the drafter drew from.
 #pragma once
 
 #include <map>
@@ -19,15 +19,17 @@ class SimulatedRanks {
   ~SimulatedRanks();
   int count() const { return static_cast<int>(ranks_.size()); }
 
-  // What a worker hands over for `rank`, before anything can happen to it; then what arrives at its door.
+  // hand_over(): a worker sends a slice to `rank`, before any fault can strike. arrive(): the slice reaches
+  // the rank's endpoint.
   void hand_over(int rank, const QSlice& slice);
   bool door_is_full(int rank) const;
   void arrive(int rank, const QSlice& slice);
 
   void begin(const StepPlan& plan);
-  // Every rank reads its door as far as it must. True: none misses anything.
+  // Every rank receives from its endpoint until it has the slices of `entries`. True if no rank misses a
+  // slice.
   bool collect(std::span<const PlanEntry> entries);
-  // All ranks add up. The sequences whose drafts they give up.
+  // All ranks combine their results. Returns the sequences whose drafts they drop.
   std::set<SequenceId> gather(std::span<const PlanEntry> entries);
 
   int64_t used() const { return used_; }               // drafts that were verified by their slices

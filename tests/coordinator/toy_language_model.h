@@ -1,6 +1,7 @@
-// A Model for the production drafter that costs nothing: it predicts toy_next of the prefix, right with a
-// given chance. Its KV cache holds the token ids themselves and predictions are made from what the block
-// tables lead to, so a branch that wrote into another's block, or was cut wrongly, drafts nonsense.
+// A Model for the production drafter that costs almost nothing: it predicts toy_next of the prefix with a
+// given chance of being right. Its KV cache holds the token ids, and predictions come from the ids that the
+// block tables lead to. A branch that wrote into another sequence's block, or was truncated wrongly,
+// therefore gives wrong drafts.
 #pragma once
 
 #include <memory>

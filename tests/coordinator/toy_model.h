@@ -16,7 +16,7 @@ constexpr TokenId kToyEos{0};
 inline TokenId toy_next(uint64_t hash) { return TokenId(static_cast<int32_t>(mix64(hash) % kToyVocab)); }
 inline TokenId toy_next(std::span<const TokenId> ids) { return toy_next(prefix_hash(ids)); }
 
-// What plain decoding emits.
+// The tokens that plain decoding emits.
 inline std::vector<TokenId> toy_plain(std::vector<TokenId> ids, int32_t max_tokens, int32_t max_context,
                                       bool ignore_eos) {
   std::vector<TokenId> emitted;

@@ -117,7 +117,7 @@ void ToyTarget::open(const Open& open) {
   prefix_tokens_ += open.prefix_length;
 }
 
-// What the model knows of the text up to a slot; before the first one, of nothing.
+// Hash of the text up to a slot, as stored in the cache. Slot -1 gives the hash of the empty text.
 uint64_t ToyTarget::known(const Held& held, int64_t slot) const {
   return slot < 0 ? kEmptyPrefixHash : storage_->at(kv_.slot(held.kv, slot));
 }
@@ -197,7 +197,7 @@ void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* resu
                               .path = path,
                               .next = held.ids.back(),
                               .logprobs = {}});
-  if (entry.successors)  // as any target does; what they are nobody here looks at
+  if (entry.successors)  // as any target does; no test here reads their values
     result->verdicts.back().successors.assign(static_cast<size_t>((gamma + 1) * kSuccessors), TokenId(0));
   draft_next(entry, held, result);
 }

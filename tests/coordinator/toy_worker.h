@@ -1,4 +1,4 @@
-// A draft worker of a page: what the protocol asks of one, and nothing of how the production worker does it.
+// A minimal draft worker: it follows the protocol and shares no code with the production worker.
 #pragma once
 
 #include <cstdint>

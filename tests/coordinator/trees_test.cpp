@@ -1,4 +1,5 @@
-// What the coordinator knows of trees: shapes, whether they pay, and what they were good for.
+// The coordinator's handling of draft trees: shapes, the choice between trees and chains, and the statistics
+// of accepted tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -162,8 +163,8 @@ TEST(TreeSums, CountDepthsAndRanks) {
   EXPECT_EQ(json["accepted_by_rank"], nlohmann::json({4, 1}));
 }
 
-// Steps of so many sequences, where trees bring so many times the tokens per second of chains. Returns how
-// many times the chains' tokens per second came out.
+// Simulates `steps` steps of `sequences` sequences, where trees bring `gain` times the tokens per second of
+// chains. Returns the speed of TreeChoice relative to chains alone.
 double speed_of_choosing(double gain, uint32_t seed, int steps, int sequences) {
   TreeChoice choice;
   std::mt19937 random(seed);
@@ -197,15 +198,16 @@ TEST(TreeChoice, LosesLittleAgainstTheBetter) {
     }
 }
 
-// Steps of so many sequences whose head drafts in either place; rounds with a worker's draft bring so many
-// times the tokens per second, and `known` of that beforehand. The same.
+// Simulates `steps` steps of `sequences` sequences whose draft head can run at the target or at a worker.
+// Steps with a worker's draft bring `gain` times the tokens per second. `known`: the policy is given the gain
+// beforehand. Returns the speed of HeadPlace relative to drafting at the target.
 double speed_of_placing(double gain, bool known, uint32_t seed, int steps, int sequences) {
   HeadPlace place;
   std::mt19937 random(seed);
   double usual_seconds = 0, seconds = 0;
   for (int step = 0; step < steps; ++step) {
     place.decide(known ? 1 / gain : 1);
-    constexpr double kRehearsal = 0.3;  // of a round, that nobody waits for and yet costs
+    constexpr double kRehearsal = 0.3;  // cost of a probe draft, as a share of a step
     const double rehearsal = place.rehearses() ? kRehearsal : 0;
     for (int sequence = 0; sequence < sequences; ++sequence) {
       const auto emitted = static_cast<int32_t>(1 + random() % 5);

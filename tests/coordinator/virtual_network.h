@@ -1,5 +1,4 @@
-// A queue of what is going to happen, under a virtual clock of microseconds, and links whose messages take
-// random times.
+// A queue of future events under a virtual clock of microseconds, and links whose messages take random times.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@ namespace outrider {
 
 class VirtualNetwork {
  public:
-  // One direction of what connects a peer with the coordinator, or with the door of a target rank.
+  // One direction of the link between a peer and the coordinator, or the endpoint of a target rank.
   struct Link {
     PeerId peer;
     int direction = 0;

@@ -1,6 +1,6 @@
-// Drafts on a CUDA device, or on its emulation: a drafter whose tokens are drawn there gives what one gives
-// that brings every row of logits to the host - tokens, q, guesses, ends - for every rule, filter and stop
-// rule, with several sequences side by side, and holds the same text afterwards.
+// Drafts on a CUDA device, or on its emulation. A drafter that draws on the device gives the same tokens, q,
+// guesses and ends as a drafter that copies every row of logits to the host, and its sequences hold the same
+// text afterwards. Covers every rule, filter and stop rule, with several sequences side by side.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -105,7 +105,7 @@ void expect_same(const Draft& a, const Draft& b, const std::string& what) {
   }
 }
 
-// What `draft` has beyond gamma tokens.
+// Cuts a draft to gamma tokens. Returns its last token if there were more.
 std::optional<TokenId> cut(Draft& draft, size_t gamma) {
   if (draft.ids.size() <= gamma) return std::nullopt;
   const TokenId last = draft.ids.back();

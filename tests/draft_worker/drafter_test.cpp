@@ -96,8 +96,9 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
   }
 }
 
-// What one sequence read of a text another need not read, closed or open, and its draft is that of a fresh
-// worker. Texts of other salts are read whole, and what is kept makes way for what is needed.
+// A sequence reuses the prefix that another open or closed sequence has prefilled, and its draft equals that
+// of a fresh worker. A text with another salt is prefilled whole. Kept texts are evicted when their memory is
+// needed.
 TEST(ModelDrafter, TextsThatBeginAlikeAreReadOnce) {
   ModelAndDrafter worker;
   worker.drafter = make_model_drafter(*worker.model, {.max_sequences = 3, .kept_texts = 2});

@@ -1,4 +1,5 @@
-// A head at a draft worker: it drafts when its rows are there, says what it lacks, and keeps few of them.
+// A draft head at a draft worker: it drafts when it has its rows of hidden states, reports missing rows, and
+// keeps few rows.
 #include "draft_worker/head_drafting.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +49,7 @@ class HeadDraftingTest : public ::testing::TestWithParam<testing::GoldenHead> {
     }
     return all;
   }
-  // What is drafted behind so many tokens, which are there in order.
+  // The draft after the first `base` tokens, whose hidden states arrived in order.
   std::vector<TokenId> expected(int32_t base, int32_t gamma = 3) const {
     HeadDrafting fresh(*head_, {});
     EXPECT_TRUE(fresh.open(open(kTwo, static_cast<size_t>(base))).ok());
@@ -127,7 +128,7 @@ TEST_P(HeadDraftingTest, OtherTextsAreRefused) {
   Open full = open(SequenceId(3), 3);
   ASSERT_TRUE(drafter_.open(open(kTwo, 3)).ok());
   EXPECT_EQ(drafter_.open(full).code(), StatusCode::kResourceExhausted);
-  // What was drafted for the other text is nobody's.
+  // The draft of the previous text is invalid for the new text.
   Open afresh = open(kOne, 6);
   afresh.ids[3] = TokenId(9);
   ASSERT_TRUE(drafter_.open(afresh).ok());

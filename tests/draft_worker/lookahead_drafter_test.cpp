@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kVocab = 97;
 
-// The token behind each token, in an order that comes to all of them: multiplying by 5 modulo 97.
+// The successor of each token: multiplication by 5 modulo 97, which visits all tokens.
 TokenId behind(TokenId token) { return TokenId(token.value() * 5 % kVocab); }
 
 // A sequence of a target whose next token depends on the last one alone, and what it is drafted.

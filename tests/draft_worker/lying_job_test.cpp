@@ -1,5 +1,5 @@
-// A draft worker whose job tells it what cannot be: whatever the field, the worker leaves and says why, or
-// goes on as if nothing had happened.
+// A draft worker whose coordinator sends invalid messages: for every field, the worker either exits with an
+// error that names the fault or continues undisturbed.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -127,7 +127,7 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
       return load_head_or_die({std::string(manner.drafter), *kind},
                               {.max_rows = 16, .max_positions = kContext, .kv_tokens = 700});
     }
-    // What it has said since.
+    // The messages that the worker sent since the last call.
     std::vector<Message> heard() {
       std::vector<Message> messages;
       while (auto incoming = job->receive(Clock::now())) messages.push_back(std::move(incoming->message));
@@ -151,7 +151,7 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
     (void)worker->heard();
     return worker;
   }
-  // What it drafts for another sequence.
+  // The draft for a valid sequence.
   std::vector<TokenId> honest_draft(Worker& worker) {
     for (const SequenceId sequence : {kFirst, kSecond, kThird}) worker.tell(Close{sequence});
     (void)worker.heard();
@@ -175,7 +175,8 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
   }
   void expect_honest_draft(Worker& worker) {
     const std::vector<TokenId> draft = honest_draft(worker);
-    // What suffix decoding and recycling draft depends on all that it was told; it only has to answer.
+    // The drafts of suffix decoding and recycling depend on every text they received, so only the answer
+    // itself is checked.
     if (GetParam().drafter != "suffix" && GetParam().drafter != "recycling") {
       EXPECT_EQ(draft, expected_);
     }

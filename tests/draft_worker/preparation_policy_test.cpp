@@ -75,8 +75,8 @@ TEST(PreparationPolicy, AHiccupDoesNotStopIt) {
   EXPECT_GT(prepared, 950);
 }
 
-// Rounds that hit take half as long as those that miss, and half of them do: means of a few say now this, now
-// that of preparing, which gains a tenth.
+// Steps whose prepared draft hits take half as long as steps that miss, and half of them hit. The means of a
+// few steps vary around the true gain of preparation, which is a tenth.
 TEST(PreparationPolicy, ChanceDoesNotStopIt) {
   int prepared = 0;
   std::mt19937 random(1);

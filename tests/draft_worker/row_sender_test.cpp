@@ -1,4 +1,4 @@
-// What a worker's end of a link sends, announces, keeps and takes back.
+// The worker's end of a link: the rows it sends, announces, keeps and withdraws.
 #include "draft_worker/row_sender.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Drafts for the draft model: whatever is guessed, its drafts are those it makes without.
+// A drafter that proposes tokens to the draft model: the draft model's drafts stay the same, whatever is
+// proposed.
 #include "draft_worker/staged_drafts.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +49,7 @@ struct Worker {
   }
   using Time = std::chrono::steady_clock::time_point;
 
-  // The drafts of these rounds, in their order.
+  // The drafts for these Proposes, in the same order.
   std::vector<Draft> draft(const std::vector<Propose>& rounds) {
     for (const Propose& round : rounds) EXPECT_TRUE(drafter->begin(round).ok());
     std::vector<DraftAnswer> answers;

@@ -1,5 +1,5 @@
-// A worker's end of the link by which rows of states come to it: which transfers it takes part in, where
-// their rows are until they are read, and what becomes of those that do not come.
+// The worker's end of the link that brings hidden states: the transfers it takes part in, where it keeps rows
+// until they are read, and its handling of rows that do not arrive.
 #include "draft_worker/state_inbox.h"
 
 #include <gtest/gtest.h>
@@ -126,7 +126,8 @@ TEST_F(StateInboxTest, ATransferIsClaimedBeforeItIsAnnounced) {
   EXPECT_EQ(inbox_->arrival(1, 2), Arrival::kHere);
 }
 
-// Nobody asked for the first one: it makes room. Then the oldest does, and can be read all the same.
+// The first transfer is never claimed, so it is evicted first. The oldest transfer is evicted next, and its
+// rows remain readable.
 TEST_F(StateInboxTest, EveryTransferHasItsTurnAndTheOldestMakesRoom) {
   for (const int32_t rows : {1, 2, 3, 1}) announce(rows);
   EXPECT_EQ(link_->transfers, (std::vector<std::pair<int32_t, int32_t>>{{0, 1}, {1, 2}}));
@@ -237,7 +238,7 @@ class HeldStatesTest : public StateInboxTest {
 TEST_F(HeldStatesTest, RowsOfMessagesAndOfTransfersAreOneBehindTheOther) {
   HeldStates held(*compute_, inbox_.get());
   held.add(brought(0, 2, 9));
-  held.add(told(1, 3, 1));  // the first of them is known
+  held.add(told(1, 3, 1));  // its first row is known already
   EXPECT_EQ(held.end(), 4);
   EXPECT_EQ(held.ready(), 2);
   held.add(brought(4, 1, 8));
@@ -286,8 +287,8 @@ TEST_F(HeldStatesTest, WhatIsLostIsForgottenWithAllBehindIt) {
   EXPECT_EQ(read(held, 1, 2), (std::vector<float>{1.25f, 6}));
 }
 
-// The leader looks when it works, and both must look until the link is ready: nobody offers one to who
-// sleeps.
+// The leader polls the link while it works. Both ends must poll until the link is ready, because a sleeping
+// worker is offered no link.
 TEST(HeadWithALink, OffersItWithItsFirstSequenceAndSaysWhatItLost) {
   const auto head = testing::load_head_or_die({"eagle3", HeadKind::kEagle3},
                                               {.max_rows = 16, .max_positions = 100, .kv_tokens = 200});

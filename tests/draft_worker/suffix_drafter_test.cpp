@@ -28,7 +28,7 @@ class Text {
   }
   ~Text() { drafter_.close(sequence_); }
 
-  // What is drafted once these tokens are known.
+  // The draft after these tokens are committed.
   std::vector<TokenId> draft(const std::vector<TokenId>& committed, int gamma, QKind q = QKind::kNone) {
     return tree(committed, gamma, {}, q).ids;
   }
@@ -96,7 +96,8 @@ TEST(SuffixDrafter, WithoutAHistoryTextsKeepToThemselves) {
   EXPECT_TRUE(second.draft({}, 2).empty());
 }
 
-// Whose drafts are right, and so whose texts come sooner, would tell what others were given.
+// Without salts, the speed of a text would reveal that another client sent the same text, because shared
+// suffixes make drafts more accurate.
 TEST(SuffixDrafter, TextsWithASaltKeepToThemselves) {
   const auto drafter = make_suffix_drafter({});
   { Text(*drafter, 1, ids_of({1}), 7).draft(ids_of({10, 11, 12, 13}), 0); }
@@ -199,7 +200,8 @@ TEST_F(SuffixVotesTest, AreOutvotedTokenByToken) {
   EXPECT_NEAR(best.expected, 3.0 / 4 + 3.0 / 4 * 2 / 3, 1e-9);
 }
 
-// The likeliest first: of those that are outvoted each has its share.
+// The most likely continuation comes first. Continuations with fewer votes get branches in proportion to
+// their votes.
 TEST_F(SuffixVotesTest, TreesHaveTheOthersToo) {
   const auto tree_of = [&](const TreeShape& shape, int32_t depth) {
     SuffixDraft best;

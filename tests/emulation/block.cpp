@@ -70,7 +70,8 @@ struct Thread {
   Copies copies;
 };
 
-// What lanes exchange. Two of each, so that the next exchange cannot overwrite this one.
+// Values that the lanes of a warp exchange. There are two buffers, so that the next exchange cannot overwrite
+// this one.
 struct Warp {
   uint32_t words[2][kWarp * kWords] = {};
   float sums[2][kWarp][4] = {};
@@ -112,7 +113,7 @@ struct Block {
   bool release();
 };
 
-// Of the calling thread of the host, once it has launched a kernel.
+// The block that runs on the calling host thread, after that thread has launched a kernel.
 constinit thread_local Block* current = nullptr;
 
 Block& block() { return *current; }

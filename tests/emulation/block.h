@@ -1,9 +1,9 @@
-// cuda_device.h on the host. The threads of a block are fibers; each runs until a barrier, in an order that
-// is shuffled anew for every turn, so a missing barrier shows as a wrong result. Shared memory starts as
-// garbage, an asynchronous copy arrives only when it is waited for, and barriers that not all threads reach
-// abort. Blocks run one after another, in order, and so do kernels: what passes here may still race. For that
-// tests/races compiles the same kernels so that every load and store is reported, and the race checker
-// (races.h) finds those that nothing orders on a device.
+// cuda_device.h on the host. The threads of a block are fibers. Each fiber runs until a barrier, in an order
+// that is shuffled at every turn, so a missing barrier gives a wrong result. Shared memory starts with
+// garbage, an asynchronous copy arrives only when it is awaited, and a barrier that some threads miss aborts.
+// Blocks and kernels run one after another, in order, so a passing kernel may still have races. tests/races
+// therefore compiles the same kernels with every load and store reported, and the race checker (races.h)
+// finds accesses that are unordered on a device.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What the kernels of the emulation did, as far as it says what they take on a device.
+// Counters of the work that emulated kernels did, as an indication of their cost on a device.
 #pragma once
 
 #include <cstdint>

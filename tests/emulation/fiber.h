@@ -1,4 +1,4 @@
-// Fibers for the emulation of a thread block: stacks that are switched by hand, on one thread of the host.
+// Fibers for the emulation of a thread block: stacks that are switched by hand, all on one host thread.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// Who comes before whom on a device: what the race checker knows of one access, and what the thread of the
-// emulation that runs now knows of all others. Streams, events and the host have vector clocks; within a
-// block, barriers of the block and of its warps order; between blocks, and between kernels that run side by
-// side, only atomics that release and acquire do.
+// The happens-before order of accesses on a device, for the race checker: the stamp of one access, and the
+// set of accesses that the running emulated thread is ordered after. Streams, events and the host have vector
+// clocks. Within a block, barriers of the block and of its warps order accesses. Between blocks, and between
+// kernels that run side by side, only acquire and release atomics order them.
 #pragma once
 
 #include <array>
@@ -18,12 +18,12 @@ namespace outrider::cuda::emulation::races {
 constexpr unsigned kMostThreads = 1024, kMostWarps = kMostThreads / 32;
 
 struct Stamp {
-  uint64_t operation : 20 = 0;  // 0: none; then its stamp is that of nobody, or of the host
+  uint64_t operation : 20 = 0;  // 0: none; such a stamp belongs to no kernel, or to the host
   uint64_t block : 13 = 0;
   uint64_t thread : 10 = 0;
   uint64_t time : 19 = 0;  // barriers of the block, its warps, and releases before
   uint64_t is_atomic : 1 = 0;
-  uint64_t is_pending : 1 = 0;  // an asynchronous copy that nobody waited for yet
+  uint64_t is_pending : 1 = 0;  // an asynchronous copy that was not awaited yet
 
   bool operator==(const Stamp& other) const {
     return std::bit_cast<uint64_t>(*this) == std::bit_cast<uint64_t>(other);
@@ -32,7 +32,8 @@ struct Stamp {
   bool is_of_block(const Stamp& other) const { return operation == other.operation && block == other.block; }
 };
 
-// What an atomic released: the operations before it, and of the block that released, what came before that.
+// The accesses that an atomic released: the operations before it, and those that the releasing block was
+// ordered after.
 struct Part {
   Stamp at;
   uint32_t block_met = 0, warp_met = 0;

@@ -102,7 +102,7 @@ int distance(Stamp a, Stamp b) {
   return a.warp() != b.warp() ? 2 : a.thread != b.thread ? 1 : 0;
 }
 
-// What may race with a later write: the two readers that are furthest from each other.
+// Keeps the two readers that are furthest from each other, because a later write may race with either.
 void remember_read(const Running& r, Cell& cell, Stamp read, bool is_shared, uint32_t code) {
   Stamp &last = cell.reads[0], &other = cell.reads[1];
   if (last.operation != 0 && distance(last, read) > 0 &&

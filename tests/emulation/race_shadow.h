@@ -1,4 +1,4 @@
-// What the race checker remembers of every byte of device, pinned and shared memory.
+// Shadow memory of the race checker: its record for every byte of device, pinned and shared memory.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// What the emulation tells the race checker (race_order.cpp, race_shadow.cpp), which knows from it what is
-// ordered on a device and finds accesses that are not. Linked with races_absent.cpp, the emulation runs
-// unchecked.
+// Events that the emulation reports to the race checker (race_order.cpp, race_shadow.cpp). From these the
+// checker derives the order of accesses on a device and finds unordered ones. Linked with races_absent.cpp,
+// the emulation runs unchecked.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ void warp_met(unsigned warp);
 void copy_begins(void* to, const void* from, size_t bytes, const void* code);
 void copy_arrives(void* to, size_t bytes);
 
-// What was found since the last call, one text each; checked programs only.
+// The races found since the last call, one text each. Only checked programs find any.
 std::vector<std::string> take_reports();
 
 }  // namespace outrider::cuda::emulation::races

@@ -26,7 +26,7 @@ struct EmulatedStream {
   Work* capture = nullptr;
   std::deque<std::function<bool()>> held;  // steps that are not done: each is tried until it returns true
   uint64_t done = 0;                       // of the steps that were ever held
-  uint64_t queued = 0, waited = 0;         // pieces of work, and how many of them the host knows to be done
+  uint64_t queued = 0, waited = 0;         // pieces of work queued, and pieces that the host knows to be done
   uint32_t id = races::open_stream();
 };
 
@@ -35,7 +35,7 @@ EmulatedStream& stream_of(StreamView view) {
   return *reinterpret_cast<EmulatedStream*>(view.handle());
 }
 
-// What the stream can do by now.
+// Runs every step of the stream that is ready.
 void advance(EmulatedStream& stream) {
   for (; !stream.held.empty() && stream.held.front()(); ++stream.done) stream.held.pop_front();
 }

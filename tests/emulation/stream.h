@@ -1,4 +1,4 @@
-// Work on streams of the emulation, and streams that wait for somebody else, as behind a kernel of another
+// Work on emulated streams, and streams that wait for an external event, as behind a kernel of another
 // library.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace outrider::cuda::emulation {
 // graph.
 void enqueue(StreamView stream, std::function<void()> work);
 
-// What is queued behind it waits until `done` returns true. The stream's owner calls it whenever the stream
-// is waited for, asked about or given more work.
+// Work queued afterwards waits until `done` returns true. The stream's owner calls `done` whenever the stream
+// is waited for, queried or given more work.
 void hold_up(StreamView stream, std::function<bool()> done);
 
 // How often the calling thread learnt that work had ended, by waiting for it or by asking.

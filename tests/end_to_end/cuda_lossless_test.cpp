@@ -1,6 +1,6 @@
-// The promise on CUDA: with every model on a device, speculation of any length changes no byte, nor does the
-// number of target ranks (threads that share the device), nor do trees, the prefix cache and preemption.
-// Golden models in every format of weights.
+// Lossless speculation on CUDA, with every model on a device. Speculation of any length changes no byte;
+// neither do trees, the prefix cache, preemption and the number of target ranks (threads that share the
+// device). Golden models in every weight format.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -178,7 +178,7 @@ TEST_P(CudaTrees, TextWithTreesIsPlainText) {
   }
 }
 
-// What the target ranks best comes from the device, for nodes of trees, too.
+// The device ranks the best tokens of each target row, also for nodes of trees.
 TEST_P(CudaTrees, DraftsFromRankedRowsGiveTheTextOfPlainDecoding) {
   TestCluster plain({.target = GetParam().model, .device = kDevice, .weight_format = GetParam().format});
   const auto expected = texts(plain.run(some_requests(0)));
@@ -192,7 +192,7 @@ TEST_P(CudaTrees, DraftsFromRankedRowsGiveTheTextOfPlainDecoding) {
   }
 }
 
-// What a grammar forbids is taken from the logits where they are.
+// Tokens that a grammar forbids are masked in the logits on the device.
 TEST_P(CudaTrees, GrammarsGiveTheTextOfPlainDecoding) {
   const auto vocab_size =
       static_cast<int32_t>(read_model_config(testing::golden_model(GetParam().model)).value().vocab_size);
@@ -244,7 +244,7 @@ TEST_P(CudaTrees, PqRulesDoNotDependOnRanks) {
   }
 }
 
-// Half of them begin alike. Their texts outgrow the block of room that they are opened with.
+// Half of the requests share their beginning. Their texts outgrow the KV block that they start with.
 std::vector<Request> crowded_requests() {
   std::mt19937 random(5);
   std::vector<Request> requests;
@@ -263,8 +263,8 @@ std::vector<Request> crowded_requests() {
 }
 constexpr int64_t kCrowdedTokens = 7 * kBlockTokens;
 
-// What one text's prompt left in the cache serves another's, and who came last gives its blocks up where
-// there are too few: the device's blocks are shared, copied on write, cut and filled anew.
+// Requests reuse the cached prefix of another request's prompt, and the youngest sequence is preempted when
+// blocks run out. The device's blocks are shared, copied on write, truncated and refilled.
 TEST_P(CudaTrees, PrefixCacheAndPreemptionChangeNoText) {
   const auto requests = crowded_requests();
   TestCluster whole({.target = GetParam().model,

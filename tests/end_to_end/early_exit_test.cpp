@@ -1,5 +1,6 @@
-// A target that drafts with its own first layers: under match rules the text is that of plain decoding, under
-// p/q rules its law is the target's, on any number of ranks and in any batch.
+// A target that drafts with its own first layers (early exit). On any number of ranks and in any batch, the
+// text under match rules is that of plain decoding, and the output distribution under p/q rules is the
+// target's.
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"
@@ -11,7 +12,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 
 ClusterOptions exiting(const std::string& target, int64_t layer, int tp_size, int batch) {
   return {.target = target, .exit_layer = layer, .tp_size = tp_size, .max_num_seqs = batch};
@@ -54,8 +55,8 @@ TEST_P(EarlyExit, TextIsThatOfPlainDecoding) {
     EXPECT_GT(run.totals.rounds.accepted, layer == 6 ? kEnough : 0) << what;
     EXPECT_GT(run.totals.rounds.rollbacks, kEnough) << what;
     EXPECT_EQ(run.totals.drafts_received, run.totals.proposals) << what;
-    // Of a draft of n tokens the last committed one and n - 1 drafted ones, on every rank; all of one that
-    // was cut near the end of its text.
+    // A draft of n tokens resumes n rows on every rank: the last committed token and n - 1 drafted ones. A
+    // draft that was cut near the end of its text resumes all its rows.
     EXPECT_GE(run.rows_taken_up, GetParam() * run.totals.rounds.drafted) << what;
     EXPECT_EQ(run.rows_taken_up % GetParam(), 0) << what;
   }

@@ -1,5 +1,5 @@
-// Whole runs over bad networks: the text of a match rule is that of plain decoding whatever the network does,
-// and a p/q rule's is that of a good network as long as nothing is lost.
+// Whole runs over bad networks. Under a match rule the text is that of plain decoding, whatever the network
+// does. Under a p/q rule it is that of a good network as long as no message is lost.
 #include <gtest/gtest.h>
 
 #include "tests/support/test_cluster.h"
@@ -46,7 +46,7 @@ void expect_same(const std::vector<Finished>& expected, const std::vector<Finish
   }
 }
 
-// What the network did to a run, that the run may prove that it met it.
+// Counts of network faults in a run. The run uses them to prove that it met the faults.
 struct Trouble {
   const Totals& totals;
   int64_t dropped = 0, malformed = 0;
@@ -79,7 +79,7 @@ TEST_P(MatchRulesOver, TextIsThatOfPlainDecoding) {
       options.link = GetParam().link;
       options.draft_timeout = GetParam().draft_timeout;
       TestCluster cluster(options);
-      const int count = batch == 1 ? 1 : 4;  // one after the other is slow on some of these networks
+      const int count = batch == 1 ? 1 : 4;  // single sequences are slow on some networks
       expect_same({expected.begin(), expected.begin() + 3 * count}, cluster.run(requests(kMatchRules, count)),
                   fmt::format("pipeline {}, batch {}", static_cast<int>(pipeline), batch));
       const Totals& totals = cluster.totals();

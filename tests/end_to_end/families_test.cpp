@@ -1,4 +1,5 @@
-// The promise for every family: text with drafts, chains and trees, on any number of ranks, is plain text.
+// Lossless speculation for every model family: text with chains and trees, on any number of ranks, is plain
+// text.
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"

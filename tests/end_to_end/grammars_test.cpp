@@ -1,5 +1,6 @@
-// The promise with grammars: a text is that of plain decoding with the same grammar, whoever drafts and
-// whatever happens on the way, and the law of p/q rules is the target's among what the grammar allows.
+// Speculation is lossless with grammars: a text equals plain decoding with the same grammar, for every
+// drafter and fault. Under p/q rules, the output distribution is the target's distribution restricted to the
+// tokens that the grammar allows.
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"
@@ -11,7 +12,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 using testing::DrafterKind;
 using testing::make_prefix_grammar;
 
@@ -41,7 +42,7 @@ const std::vector<Finished>& plainly() {
   return finished;
 }
 
-// What was emitted fits the grammar, whoever says so.
+// Every emitted token fits the grammar, whichever drafter proposed it.
 void expect_allowed(const std::vector<Finished>& finished, std::vector<Request> requests) {
   ASSERT_EQ(finished.size(), requests.size());
   size_t over = 0;
@@ -101,7 +102,7 @@ TEST_P(Grammars, TreesEqualPlainDecoding) {
   }
 }
 
-// Neither ranks nor batches nor what draft workers prepare change them.
+// The texts do not depend on ranks, on batches or on drafts prepared ahead.
 TEST_P(Grammars, TextsOfPqRulesDependOnSeedDrafterAndGammaOnly) {
   for (const QKind q_kind : {QKind::kDense, QKind::kSparse}) {
     ClusterOptions options{.target = kTarget,
@@ -142,7 +143,7 @@ TEST(GrammarsOfSlices, AreKeptWhole) {
   expect_allowed(actual, constrained(kPqRules, ""));
 }
 
-// What a sequence loses with its place, and a request with its group, are no tokens of its matcher.
+// Preemption of a sequence and the loss of a target group leave the grammar matcher's tokens unchanged.
 TEST(GrammarsOnTheMove, PrefixesPreemptionAndOtherGroupsChangeNoText) {
   ClusterOptions options{.target = kTarget,
                          .draft = draft_model(),
@@ -284,9 +285,10 @@ TEST(GrammarsThatFail, OtherVocabulariesAreRefused) {
   EXPECT_EQ(finished[0].error.code(), StatusCode::kInvalidArgument);
 }
 
-// ---- the law --------------------------------------------------------------------------------------------
+// ---- the output distribution -----------------------------------------------------------------------------
 
-// Of the first tokens under a grammar and top-k: filters look at what the grammar leaves.
+// Adds the exact distribution of the first tokens under a grammar and top-k: sampling filters see only the
+// tokens that the grammar allows.
 void extend_law(Model& model, const Grammar& grammar, std::vector<TokenId>& text, size_t prompt,
                 size_t length, float temperature, size_t top_k, double mass, testing::Law& law) {
   if (text.size() == prompt + length) {

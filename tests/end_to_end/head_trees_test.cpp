@@ -1,5 +1,5 @@
-// Heads whose drafts branch: under match rules the text is that of plain decoding for any shape, beside the
-// target and at a draft worker, on any number of ranks and in any batch.
+// Draft heads with tree drafts: under match rules the text is that of plain decoding for every tree shape,
+// with the head at the target and at a draft worker, on any number of ranks and in any batch.
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"
@@ -10,7 +10,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 using testing::GoldenHead;
 
 std::vector<TreeShape> shapes() {
@@ -76,7 +76,8 @@ ClusterOptions sampled(const std::string& name, bool at_worker, int tp_size, int
           .tree = {.widths = {3, 2, 1}}};
 }
 
-// Of one seed and one place: where a head drafts decides how long drafts are near the end of a text.
+// Holds for one seed and one place of the draft head, because the place decides how long drafts are near the
+// end of a text.
 TEST_P(HeadTrees, SampledTextDependsOnNoRankAndNoBatch) {
   const auto requests = [] {
     auto all = grid_requests(kTreeRules, "fixed:gamma=3");

@@ -1,5 +1,5 @@
-// Heads that draft at a draft worker, from rows of the target's states: they draft what they would have
-// drafted beside the target, and whatever becomes of rows on their way, no text changes.
+// Draft heads at a draft worker, which receive the target's hidden states. Their drafts equal those of a head
+// at the target, and lost or late hidden states change no text.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 using testing::GoldenHead;
 using testing::with_row_faults;
 
@@ -155,7 +155,8 @@ TEST(HeadsAtWorkerToo, AnyNetworkGivesTheSameText) {
   }
 }
 
-// Its sequences go to the other worker, which needs every row of them.
+// The sequences of the dead worker move to the other worker, which then needs all their rows of hidden
+// states.
 TEST(HeadsAtWorkerToo, AWorkerThatDiesLeavesItsSequencesToAnother) {
   TestCluster plain({.target = kTarget});
   const auto expected = plain.run(grid_requests({Rule::kInvariant}, ""));
@@ -171,7 +172,7 @@ TEST(HeadsAtWorkerToo, AWorkerThatDiesLeavesItsSequencesToAnother) {
   EXPECT_GT(cluster.totals().drafts_used, 40);
 }
 
-// Rows of a prompt that was found, and of a sequence that gave its blocks up and is read again.
+// Covers hidden states of a cached prompt prefix, and of a preempted sequence whose text is recomputed.
 TEST(HeadsAtWorkerToo, PrefixesAndLittleMemoryChangeNoText) {
   TestCluster plain({.target = kTarget});
   const auto requests = [](const char* policy) {

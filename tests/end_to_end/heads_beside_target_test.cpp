@@ -1,5 +1,5 @@
-// Heads that draft beside the target: under match rules the text is that of plain decoding, under p/q rules
-// its law is the target's, on any number of ranks and in any batch.
+// Draft heads at the target. On any number of ranks and in any batch, the text under match rules is that of
+// plain decoding, and the output distribution under p/q rules is the target's.
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"
@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 using testing::GoldenHead;
 
 // A few drafts by random weights are accepted all the same, since they share the target's noise.

@@ -1,5 +1,6 @@
-// Token and block rules whose q travels as hidden states: one text whatever the ranks, the pipeline and the
-// wire, and the target's law; requests and workers that cannot have it take compact rows.
+// Token and block rules whose q travels as hidden states. The text does not depend on ranks, pipeline or
+// wire, and the output distribution is the target's. Requests and workers that cannot use this form use
+// compact rows.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// The promise: speculation never changes the text. Every byte of a run with drafts equals plain decoding of
-// the same target with the same seed (greedy, invariant, naive), or does not depend on ranks, batch and
-// transport (token, block), and the law is the target's.
+// Speculation never changes the text. Under the rules greedy, invariant and naive, every byte of a run with
+// drafts equals plain decoding of the same target with the same seed. Under the rules token and block, the
+// text does not depend on ranks, batch or transport, and the output distribution is the target's.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -97,8 +97,8 @@ TEST(LosslessFormats, SpeculationAndRanksChangeNoText) {
   }
 }
 
-// What was prepared ahead is what would have been drafted later, so no rule's text can depend on the
-// pipeline.
+// A draft prepared ahead equals the draft that would have been made later, so no rule's text can depend on
+// the pipeline.
 class LosslessPipeline : public ::testing::TestWithParam<Pipeline> {};
 
 std::vector<Request> every_third(std::vector<Request> requests) {
@@ -128,7 +128,7 @@ TEST_P(LosslessPipeline, TextIsThatOfPlainDecodingOrOfLockstep) {
     EXPECT_GT(cluster.totals().preparation.lookups, kEnough);
     hits += cluster.totals().preparation.hits;
   }
-  // How many is a matter of time and cores; protocol_simulation_test has enough of them on any machine.
+  // The number of hits depends on timing and cores. protocol_simulation_test has enough hits on any machine.
   EXPECT_GT(hits, 0);
 }
 

@@ -1,5 +1,5 @@
-// What the target computed for one request serves others that begin alike, and nothing else changes: every
-// text, and every log-probability to its last bit, is that of a run in which each prompt is computed whole.
+// Later requests reuse the KV blocks of a common prefix, and nothing else changes. Every text, and every
+// log-probability to its last bit, equals that of a run in which each prompt is computed whole.
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"
@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 using testing::DrafterKind;
 
 std::vector<TokenId> random_ids(std::mt19937& random, int length) {
@@ -90,7 +90,8 @@ const std::vector<Finished>& computed_whole() {
   return finished;
 }
 
-// Some prompt tokens were found, and all of them that there are to be found with a cache that is large.
+// More than `least_percent` percent of the queried prompt tokens were found in the cache, and not all tokens
+// were.
 void expect_hits(const TestCluster& cluster, int least_percent, const std::string& what) {
   const Totals& totals = cluster.totals();
   EXPECT_GT(100 * totals.prefix_hits, least_percent * totals.prefix_queries) << what;
@@ -189,7 +190,7 @@ TEST(PrefixCacheToo, TurnsOfAConversationAreReadOnce) {
   }
 }
 
-// Of the choices of one request only the first computes the prompt.
+// Only the first choice of a request computes the prompt.
 TEST(PrefixCacheToo, ChoicesShareTheirPrompt) {
   std::mt19937 random(4);
   const auto prompt = random_ids(random, 60);
@@ -206,8 +207,8 @@ TEST(PrefixCacheToo, ChoicesShareTheirPrompt) {
   EXPECT_EQ(cluster.totals().target_rows - before, 60 + 4 * 12 + 5 * 8);
 }
 
-// A cache for one or two texts and not for five: who came last gives its place up, is read again when there
-// is room, and goes on with the very bits, under p/q rules too.
+// The KV cache has room for one or two of the five texts. The youngest sequence is preempted, recomputed when
+// there is room, and continues with the same bits, under p/q rules too.
 TEST(MemoryByNeed, SequencesThatGiveTheirPlaceUpGoOnAsIfNothingHadBeen) {
   for (const bool prefix_caching : {true, false})
     for (const DrafterKind drafter : {DrafterKind::kNone, DrafterKind::kModel}) {

@@ -1,4 +1,4 @@
-// Requests that between them use every rule and filter, and whether two runs gave the same texts.
+// Requests that together cover every rule and filter, and the comparison of the texts of two runs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,8 @@ constexpr bool kSanitized = false;
 constexpr int64_t kEnough = kSanitized ? 20 : 100;
 
 constexpr const char* kTarget = "qwen3";
-// The draft of these tests is the target a little off: most of its tokens are accepted, many are not.
+// The draft model is the target with perturbed weights: most of its tokens are accepted, and many are
+// rejected.
 inline std::string draft_model() {
   static const testing::PerturbedModel model(kTarget, 0.2f);
   return model.path();

@@ -1,5 +1,5 @@
-// Dense q from the draft worker's device straight to those of the target's ranks: the text of rows that go
-// through sockets, whatever becomes of the link. Models on the emulation, NCCL a stand-in.
+// Dense q sent from the draft worker's device to the devices of the target's ranks. The text equals that of
+// rows sent through sockets, whatever happens to the link. Models run on the emulation; NCCL is a stand-in.
 #include <gtest/gtest.h>
 
 #include "tests/support/fake_nccl.h"
@@ -80,7 +80,8 @@ void expect_whole(const std::vector<Finished>& finished) {
   }
 }
 
-// Both are bytes of rows that reached somebody or were given up.
+// Bytes of rows that went over sockets. Both counters include rows that were received and rows whose draft
+// was dropped.
 int64_t socket_bytes(const Totals& totals) { return totals.slice_bytes - totals.link_bytes; }
 
 class RowLinksTest : public ::testing::Test {
@@ -111,7 +112,8 @@ TEST_F(RowLinksTest, GiveTheTextOfWholeRows) {
   }
 }
 
-// What the coordinator never heard of, and what it heard of twice, passes too, and nobody waits for it.
+// Drafts whose message the coordinator lost or received twice send their rows over the link too. Their
+// transfers complete without delaying a step.
 TEST_F(RowLinksTest, DraftsThatAreDroppedPassUnused) {
   ClusterOptions options = on_devices(2, 4);
   options.links = links();
@@ -154,7 +156,7 @@ void expect_fall_back(ClusterOptions options) {
   EXPECT_GE(totals.dropped(DropReason::kSliceMissing), 1);
   EXPECT_LE(totals.dropped(DropReason::kSliceMissing), 2 * options.max_num_seqs);
   EXPECT_GT(totals.link_bytes, 0);
-  EXPECT_GT(socket_bytes(totals), 604 * totals.rounds.drafted / 4);  // most of them
+  EXPECT_GT(socket_bytes(totals), 604 * totals.rounds.drafted / 4);  // more than a quarter of all rows
   int64_t dropped = 0;
   for (const int64_t count : totals.drafts_dropped) dropped += count;
   EXPECT_EQ(totals.drafts_received, totals.drafts_used + dropped);

@@ -1,5 +1,5 @@
-// Trees under the rules that need q: the text does not depend on ranks, batch, transport or the form in which
-// its q travels more than a chain's does, and its law is the target's.
+// Trees under the rules that need q. The text depends on ranks, batch, transport and the form of q no more
+// than a chain's text does, and the output distribution is the target's.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 using testing::changing;
 using testing::DrafterKind;
 

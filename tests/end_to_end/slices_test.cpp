@@ -1,5 +1,5 @@
-// Dense q in slices, straight from the draft worker to each target rank: the text of rows that pass the
-// coordinator, and what becomes of a draft whose slices do not all arrive.
+// Dense q in slices, sent from the draft worker directly to each target rank. The text equals that of rows
+// sent through the coordinator. Covers drafts whose slices do not all arrive.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -119,12 +119,13 @@ TEST(Slices, ADraftIsGivenUpByAllRanksIfOneMissesItsSlice) {
     int64_t dropped = 0;
     for (const int64_t count : totals.drafts_dropped) dropped += count;
     EXPECT_EQ(totals.drafts_received, totals.drafts_used + dropped);
-    EXPECT_GT(totals.rounds.accepted, 100);  // most of them later, by whole rows
+    EXPECT_GT(totals.rounds.accepted, 100);  // mostly after the loss, from whole rows
   }
 }
 
-// What is emitted in place of a lost draft is what plain decoding draws there, so it cannot depend on the
-// draft. Eight workers lose their first; had one been tested, its token would often be another.
+// The token emitted in place of a lost draft is the token that plain decoding draws there, so it cannot
+// depend on the draft. Each of the eight sequences loses its first draft. If the target verified one all the
+// same, its token would often differ.
 TEST(Slices, TheRoundOfALostDraftIsAPlainOne) {
   static constexpr int kSequences = 8;
   const auto second_tokens = [](ClusterOptions options) {

@@ -1,5 +1,5 @@
-// Rows of states from the device of a target's leader straight to that of a draft worker with a head: text is
-// plain text, whatever becomes of the link. Models on the emulation, NCCL a stand-in.
+// Hidden states sent from the device of a target's leader to the device of a draft worker with a head. The
+// text is plain text, whatever happens to the link. Models run on the emulation; NCCL is a stand-in.
 #include <gtest/gtest.h>
 
 #include "tests/heads/golden_heads.h"
@@ -82,7 +82,8 @@ void await_link(TestCluster& cluster) {
   ASSERT_GT(cluster.totals().state_link_bytes, 0);
 }
 
-// What the coordinator told of rows, and with it those that passed it.
+// The message kind that announces rows of hidden states, and that carries the rows which do not go over a
+// link.
 const size_t kRowsKind = Message(StateRows()).index();
 int64_t message_bytes(const TestCluster& cluster) {
   return static_cast<int64_t>(cluster.transport_stats().sent_bytes[kRowsKind]);
@@ -132,7 +133,7 @@ TEST_F(StateLinksTest, TextIsPlainText) {
   }
 }
 
-// Their transfers are nobody's, and make room for others.
+// Transfers without a message are never claimed, and are evicted to make room for others.
 TEST_F(StateLinksTest, RowsWhoseMessagesAreLostComeAgain) {
   ClusterOptions options = linked(head_);
   options.link = "loss=0.2,duplicate=0.2,seed=4";
@@ -150,7 +151,7 @@ TEST_F(StateLinksTest, UntilBothHaveJoinedSocketsCarry) {
   EXPECT_EQ(cluster.totals().resyncs, 0);
 }
 
-// What was under way is told once more, and goes with messages from then on.
+// Rows that were in flight are sent again. From then on rows travel in messages.
 void expect_fall_back(const GoldenHead& head, const std::function<void()>& fault) {
   ClusterOptions options = linked(head);
   options.slice_timeout = 100ms;

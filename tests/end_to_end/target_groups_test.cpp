@@ -1,5 +1,5 @@
-// Several target groups under one coordinator: texts are those of one group, wherever each of them ran, and
-// those that ran in a group that died go on in another, with the very bits.
+// Several target groups under one coordinator. Texts equal those of one group, whichever group runs them.
+// Requests of a group that dies continue in another group with the same bits.
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"
@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 using testing::DrafterKind;
 
 const std::vector<Finished>& plainly() {
@@ -19,7 +19,7 @@ const std::vector<Finished>& plainly() {
   return finished;
 }
 
-// All of them began somewhere, and no group had nearly all.
+// Every request began in some group, and no group had three quarters of the requests or more.
 void expect_shared_out(const TestCluster& cluster, const std::string& what) {
   int64_t sum = 0, most = 0;
   for (const GroupTotals& group : cluster.totals().groups) {
@@ -119,7 +119,7 @@ TEST(GroupsThatDie, TextsGoOnInAnotherGroupWithTheirBits) {
           cluster.run(grid_requests(kMatchRules, drafter == DrafterKind::kNone ? "" : "fixed:gamma=4")),
           what);
       const Totals& totals = cluster.totals();
-      int64_t lost = 0, passes = 0;  // of those that died
+      int64_t lost = 0, passes = 0;  // in the groups that died
       for (const GroupTotals& group : totals.groups) {
         lost += group.lost;
         passes += group.lost > 0 ? group.passes : 0;
@@ -130,7 +130,8 @@ TEST(GroupsThatDie, TextsGoOnInAnotherGroupWithTheirBits) {
     }
 }
 
-// What was under test is tested again elsewhere, with the same q and the same draws.
+// Drafts under verification in the dead group are verified again in another, with the same q and the same
+// draws.
 TEST(GroupsThatDie, TokenAndBlockRulesLoseNoDraftEither) {
   for (const QKind q_kind : {QKind::kSparse, QKind::kDense}) {
     ClusterOptions options{.target = kTarget,
@@ -153,7 +154,7 @@ TEST(GroupsThatDie, TokenAndBlockRulesLoseNoDraftEither) {
   }
 }
 
-// The children of a node are drawn, and drawn again for nobody.
+// The children of a node are drawn once, and the group that takes over verifies the same children.
 TEST(GroupsThatDie, NorDoSampledTrees) {
   ClusterOptions options{.target = kTarget,
                          .draft = draft_model(),
@@ -206,7 +207,7 @@ TEST(GroupsThatDie, HeadsAtDraftWorkersGetTheirStatesElsewhere) {
   EXPECT_GT(two.totals().rounds.accepted, kEnough);
 }
 
-// Log-probabilities of a prompt are told once, though it was read twice.
+// Log-probabilities of a prompt are reported once, although the prompt was prefilled twice.
 TEST(GroupsThatDie, PromptScoresAreToldOnce) {
   std::vector<Request> requests;
   for (const auto& prompt : prompts())

@@ -1,5 +1,5 @@
-// The promise of trees: whatever a draft looks like, the text is that of plain decoding, on any number of
-// ranks, and its key/value cache that of a fresh prefill (which the rounds that follow would tell).
+// Lossless tree drafts: the text is that of plain decoding for every draft, on any number of ranks. The KV
+// cache equals that of a fresh prefill, because a difference would change the text of later steps.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-using namespace grid;  // NOLINT: the names of these tests
+using namespace grid;  // NOLINT: the grid's names
 using testing::changing;
 using testing::ChangingWire;
 using testing::DrafterKind;

@@ -27,7 +27,7 @@ failed=0
 
 cleanup() {
   for space in "$left" "$right"; do
-    # A daemon of mpirun may outlive a failed job; nobody else lives in these namespaces.
+    # A daemon of mpirun may outlive a failed job. Only processes of this test run in these namespaces.
     for pid in $(ip netns pids "$space" 2>/dev/null); do kill -KILL "$pid" 2>/dev/null || true; done
     ip netns delete "$space" 2>/dev/null || true  # and with it its end of the cable, hence the other
   done
@@ -72,7 +72,7 @@ case \$address in
 esac
 exec ip netns exec "\$space" unshare --uts bash -c 'hostname "\$1"; shift; exec "\$@"' on_host "\$name" "\$@"
 END
-# What mpirun calls in place of ssh: the address of a host, then one line for its shell.
+# mpirun calls this script in place of ssh, with the address of a host and one command line for its shell.
 cat >"$work/remote_shell" <<END
 #!/usr/bin/env bash
 set -euo pipefail
@@ -122,7 +122,7 @@ run_job "$outrider" "${request[@]}" --bind-host "$right_address"
 [ $code -eq 2 ] && [ "$(grep -c -e '--bind-host' "$work/errors")" -eq 1 ] ||
   fail "--bind-host of another host: expected one message that names it, and exit code 2"
 
-# Others could not reach the coordinator's loopback address; that is told before anybody waits for them.
+# Ranks on another host could not reach the coordinator's loopback address. The error comes before any wait.
 run_job "$outrider" "${request[@]}" --bind-host 127.0.0.1
 [ $code -eq 2 ] && [ "$(grep -c -e '--bind-host' "$work/errors")" -eq 1 ] ||
   fail "--bind-host 127.0.0.1: expected one message that names it, and exit code 2"

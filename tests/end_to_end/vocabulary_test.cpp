@@ -1,6 +1,6 @@
-// Target and draft whose heads have different numbers of rows, as in families whose models are padded
-// differently: ids that the draft lacks are in prompts, in biases and in what is drawn, and ids that the
-// target lacks are never proposed.
+// Target and draft model whose lm_heads have different numbers of rows, as in families whose models are
+// padded differently. Ids that the draft model lacks occur in prompts, in biases and among sampled tokens.
+// Ids that the target lacks are never proposed.
 #include <gtest/gtest.h>
 
 #include "tests/support/cut_vocabulary.h"

@@ -1,5 +1,5 @@
-// What the parts of gpu_bench share: its settings, the device and its stream, and the report they add to.
-// Each part prints its lines of the table.
+// Shared by the parts of gpu_bench: settings, the device and its stream, and the report. Each part prints its
+// own lines of the table.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ struct Settings {
 struct Bench {
   // Prints and notes what does not run.
   bool time_is_up(const std::string& what);
-  // What `part` throws is printed and noted: one that fails must not hide the others.
+  // Runs `part`. Prints and records its exception, so that a failing part does not prevent the others.
   void attempt(const std::string& what, const std::function<void()>& part);
   void write() const;
 
@@ -50,7 +50,7 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
 void measure_latent_kernels(Bench& bench, const std::string& name, const ModelConfig& config);
 // product_timings.cpp
 void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type);
-// Of codes of a published checkpoint.
+// Measures products with the quantized weights of a published checkpoint.
 void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k,
                       const cuda::CodeForm& form);
 // model_timings.cpp

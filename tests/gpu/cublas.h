@@ -1,4 +1,4 @@
-// The vendor's matrix product as a peer, loaded where it is found and never linked.
+// cuBLAS's matrix product for comparison. The library is loaded if present and never linked.
 #pragma once
 
 #include <cstdint>

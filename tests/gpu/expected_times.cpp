@@ -38,9 +38,10 @@ Rates hopper(const char* name, double memory_bytes) {
       .ranks_meet_s = 3e-6};
 }
 
-// What a product sees of its weights: bytes of one with its part of what a group shares, and bits without;
-// and for a tile of 16 rows and 64 columns the matrix instructions for 8 tokens, and the other instructions
-// of a warp that make bf16 of it and scale each group's sums, of which some are for every 8 tokens.
+// Costs of a product that depend on its weight format. `bytes`: of one weight, with its share of the group's
+// scale and zero. `bits`: of one weight alone. The other counts are for a tile of 16 rows and 64 columns.
+// `products`: matrix instructions for 8 tokens. `to_widen`: a warp's instructions that convert weights to
+// bf16. `to_scale`: a warp's instructions that scale the sums of each group, in part once for every 8 tokens.
 struct HeldWeights {
   double bytes = 0;
   int bits = 16;
@@ -102,7 +103,7 @@ double share_at_work(int64_t blocks, int64_t places) {
   return static_cast<double>(blocks) / (waves * static_cast<double>(places));
 }
 
-// One pass of blocks of 8 warps, each with so many row tiles and tiles of 8 tokens.
+// One pass of blocks of 8 warps. Each warp has `tiles` tiles of rows and `columns` tiles of 8 tokens.
 struct Cut {
   int tiles = 0, columns = 0;         // of a warp
   int64_t rows = 0, weight_rows = 0;  // of a block
@@ -347,8 +348,9 @@ std::vector<ExpectedKernel> expected_head_step(const Rates& rates, const ModelCo
   return step;
 }
 
-// Of the rank: its part read and kept for the others, and all parts read back; by its blocks, each of 512
-// threads with 16 bytes of every rank under way, and by the link or by the L2 that all ranks share.
+// Time of one rank's sum: it reads its part, keeps it for the other ranks, and reads all parts back. Blocks
+// have 512 threads, each with 16 bytes of every rank in flight. The limit is these blocks, and the link or
+// the L2 cache that all ranks share.
 double expected_peer_sum(const Rates& rates, int64_t bytes, int ranks, PeerPlace place) {
   constexpr double kLatency = 1.5e-6, kOfBlock = 512 * 16;
   const bool is_shared = place == PeerPlace::kOneDevice;

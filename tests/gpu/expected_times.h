@@ -1,7 +1,7 @@
-// What a kernel should take: the slowest of what it must do, by the device's rates, and what every kernel
-// costs. Beside a measured time it tells at once what is off. Rates are of data sheets and published
-// measurements, named in expected_times.cpp; none was measured here. Times of kernels that do several things
-// one after the other are lower bounds.
+// Expected time of a kernel: the slowest of its necessary operations at the device's rates, plus the fixed
+// cost of a kernel. Comparing it with a measured time shows which kernels are slow. Rates come from data
+// sheets and published measurements, named in expected_times.cpp; none was measured here. Times of kernels
+// that do several things one after the other are lower bounds.
 #pragma once
 
 #include <optional>
@@ -43,7 +43,7 @@ struct ExpectedProduct {
 ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
                                  bool overlaps = true);
 
-// Of codes of a published checkpoint.
+// The same for quantized weights of a published checkpoint.
 ExpectedProduct expected_product(const Rates& rates, const cuda::CodeForm& form, int64_t rows, int64_t n,
                                  int64_t k, bool overlaps = true);
 
@@ -56,29 +56,31 @@ struct ExpectedKernel {
 std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig& config,
                                           const cuda::DeviceWeightTypes& types, int64_t rows, int64_t context,
                                           bool overlaps = true);
-// The kernels of latent attention but for its large products, of so many heads of a rank.
+// The kernels of latent attention except its large products, for the heads of one rank.
 std::vector<ExpectedKernel> expected_latents(const Rates& rates, const ModelConfig& config, int64_t rows,
                                              int64_t context, bool overlaps = true);
-// What draws a token for each of so many rows behind a step that left their logits: `cuts` of top-k and
-// top-p, and a compact row of q where it is wanted.
+// The kernels that draw a token from each of `rows` rows of logits: `cuts` counts top-k and top-p filters. A
+// compact row of q is included if requested.
 struct DrawKind {
   int64_t cuts = 0;
   bool has_dense_q = false, has_compact_q = false;
 };
 std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary, int64_t rows,
                                           const DrawKind& kind, bool overlaps = true);
-// What ranks the best `most` tokens of each of so many rows, noise included, and brings them to the host.
+// The kernels that rank the best `most` tokens of each of `rows` rows, noise included, and copy them to the
+// host.
 std::vector<ExpectedKernel> expected_looks(const Rates& rates, int64_t vocabulary, int64_t rows, int64_t most,
                                            bool overlaps = true);
-// A sum of so many bytes over ranks that read each other's memory.
+// Time of a sum of `bytes` bytes over ranks that read each other's memory.
 enum class PeerPlace { kOneDevice, kDeviceEach };
 double expected_peer_sum(const Rates& rates, int64_t bytes, int ranks, PeerPlace place);
-// The kernels of a step of an EAGLE-3 head: one layer, which reads embedding and state side by side, an
-// output head of so many tokens, and the draw that the next step reads. `layer.vocab_size` is the target's.
+// The kernels of a step of an EAGLE-3 head: one layer, whose input is embedding and hidden state side by
+// side, an lm_head of `draft_vocab` tokens, and the draw of the next step's input. `layer.vocab_size` is the
+// target's.
 std::vector<ExpectedKernel> expected_head_step(const Rates& rates, const ModelConfig& layer,
                                                int64_t draft_vocab, const cuda::DeviceWeightTypes& types,
                                                int64_t context);
-// Of a model without files.
+// The weight types of a model that has no files.
 cuda::DeviceWeightTypes types_of(WeightFormat format);
 double seconds_of(const std::vector<ExpectedKernel>& step);
 

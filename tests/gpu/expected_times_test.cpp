@@ -1,4 +1,4 @@
-// Expected times against arithmetic by hand, and what they must have in common.
+// Expected times against arithmetic by hand, and properties that hold for all expected times.
 #include "tests/gpu/expected_times.h"
 
 #include <gtest/gtest.h>
@@ -49,8 +49,8 @@ TEST(ExpectedTimes, AStepOfAHeadReadsItsWeightsOnce) {
   EXPECT_LT(step, 0.29e-3);
 }
 
-// Codes of four bits with an fp16 scale and a zero for 128 columns take two words for 64 of them, 4.5 bits a
-// weight: 28672 x 4096 of them are 66 MB, 15.0 us, and a kernel.
+// Codes of four bits with an fp16 scale and a zero for 128 columns take two words for 64 weights, which is
+// 4.5 bits a weight. A matrix of 28672 x 4096 takes 66 MB, which is 15.0 us and the cost of a kernel.
 TEST(ExpectedTimes, PublishedCodesAreReadWithTheirWords) {
   const cuda::CodeForm form{
       .scale = ScaleType::kFloat16, .zero_type = ZeroType::kStored, .unit = cuda::kGroupStep, .words = 2};
@@ -98,8 +98,8 @@ TEST(ExpectedTimes, PromptsInAnyFormatTakeAboutAsLongAsInBf16) {
   }
 }
 
-// Fewer rows never take longer than more of them, where matrices are narrow, too: of 160 rows of [4096, 4096]
-// blocks of 64 rows, of 320 rows blocks of 128 keep most multiprocessors busy.
+// A product of fewer rows never takes longer than one of more rows, narrow matrices included. For [4096,
+// 4096], blocks of 64 rows keep most multiprocessors busy at 160 rows, and blocks of 128 rows at 320.
 TEST(ExpectedTimes, NarrowMatricesFindTheirTile) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>(2048, 2048),
                              {3072, 3072},
@@ -169,8 +169,9 @@ TEST(ExpectedTimes, OtherDevicesAreScaledByTheirMultiprocessors) {
   EXPECT_EQ(rates_of({.name = "NVIDIA H200", .multiprocessors = 132}).read_bytes, h200().read_bytes);
 }
 
-// 8 rows of 128256 logits are 4.1 MB, which are read and written in 1.5 us and read again; the noise of a
-// million tokens takes 113 million operations, 7.6 us; six kernels, and four times two blocks that meet.
+// 8 rows of 128256 logits are 4.1 MB, which a pass reads and writes in 1.5 us and another pass reads. The
+// noise of a million tokens takes 113 million operations, 7.6 us. There are six kernels, and blocks wait for
+// each other in pairs four times.
 TEST(ExpectedTimes, ADepthOfATreeIsRankedInTheTimeOfAFewKernels) {
   const auto eight = expected_looks(h200(), 128256, 8, 4);
   EXPECT_NEAR(seconds_of(eight) * 1e6, 6 + 1.5 + 7.6 + 2.4, 0.2);

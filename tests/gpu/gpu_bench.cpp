@@ -37,7 +37,7 @@ std::string Bench::compare(nlohmann::json& line, double measured_s, double expec
   const std::string verdict = judge(measured_s, expected_s);
   line["expected_us"] = expected_s * 1e6;
   line["verdict"] = verdict;
-  // What tiny shapes take on the emulation says nothing.
+  // Times of tiny shapes on the emulation mean nothing.
   if (settings.tiny || verdict == "as expected") return "";
   report["off"].push_back(line);
   return " (" + verdict + ")";
@@ -71,7 +71,7 @@ ModelConfig shape(int64_t hidden, int64_t layers, int64_t heads, int64_t head_di
           .tie_word_embeddings = tied};
 }
 
-// What published checkpoints are in, with the groups that are usual.
+// Formats of published checkpoints, with the usual group sizes.
 void measure_published(Bench& bench, const std::string& matrix, int64_t n, int64_t k) {
   const std::string halves = "fp16 " + matrix;
   bench.attempt(halves, [&] { measure_products(bench, halves, n, k, WeightType::kFloat16); });
@@ -82,7 +82,7 @@ void measure_published(Bench& bench, const std::string& matrix, int64_t n, int64
   }
 }
 
-// What one of eight ranks has of DeepSeek-V3.
+// The share of DeepSeek-V3 that one of eight ranks holds.
 ModelConfig latent_shape(int64_t hidden, int64_t heads, const LatentConfig& latent) {
   return {.hidden_size = hidden,
           .num_heads = heads,

@@ -1,6 +1,6 @@
-// The script of the GPU suite (launch/gpu_suite_run) without a GPU: a bundle whose programs stand in for
-// those of a node with two. Models run on the CPU, timings are those of the emulation, and rows that NCCL
-// would carry are said to have passed. What the script does around them is what it does on a node.
+// The script of the GPU suite (launch/gpu_suite_run) without a GPU. Stand-in programs replace those of a node
+// with two GPUs: models run on the CPU, timings are those of the emulation, and rows that NCCL would carry
+// count as sent. The script itself does the same as on a node.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -109,7 +109,7 @@ class GpuSuite : public ::testing::Test {
     if (fs::exists(file)) results_ = nlohmann::json::parse(read_file(file));
     return outcome;
   }
-  // Names of steps, in their order; of those that failed; and of those that were not run.
+  // The names of the steps that `which` accepts, in the order of the file.
   std::vector<std::string> steps(const std::function<bool(const nlohmann::json&)>& which) const {
     std::vector<std::string> names;
     for (const auto& step : results_["steps"])
@@ -193,7 +193,7 @@ TEST_F(GpuSuite, EveryStepRunsAndItsResultsAreRead) {
   EXPECT_TRUE(kinds.contains("greedy") && kinds.contains("dense q") && kinds.contains("top-k and top-p"));
   EXPECT_FALSE(timings.contains("failed")) << timings["failed"];
 
-  // What docs/cuda.md reads of the pair.
+  // The report has the fields that docs/cuda.md reads from the pair's runs.
   EXPECT_TRUE(results_["pair"].is_object() && results_["pair_int8_draft"].is_object());
   for (const char* pair : {"pair_eagle3", "pair_layerskip"}) {
     const nlohmann::json& drafts = results_[pair]["metrics"]["drafts"];

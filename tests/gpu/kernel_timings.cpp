@@ -1,4 +1,4 @@
-// The kernels of a layer that are no products: norm, rotation and attention, for one sequence.
+// The kernels of a layer other than matrix products: norm, rotation and attention, for one sequence.
 #include <cstdio>
 #include <numeric>
 
@@ -28,7 +28,7 @@ cuda::KvLayer layer_of(const ModelConfig& c) {
           .latent_dim = static_cast<int32_t>(c.latent ? c.latent->kv_rank : 0)};
 }
 
-// What the kernels of a layer read and write: `rows` rows behind a context. All of it is zeros.
+// Buffers of the kernels of a layer: `rows` rows behind a context. All values are zeros.
 struct LayerRoom {
   LayerRoom(const Bench& bench, const ModelConfig& c, int64_t row_count, int64_t context)
       : rows(row_count),
@@ -66,7 +66,7 @@ struct LayerRoom {
              .table_stride = blocks};
   }
 
-  // Of queries [rows, q_stride].
+  // Queues attention for queries [rows, q_stride].
   void queue_attention(const Bench& bench, const float* q, int64_t q_stride) const {
     cuda::attention(bench.stream, batch, kv,
                     {.q = q,

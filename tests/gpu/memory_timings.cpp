@@ -1,4 +1,4 @@
-// Bandwidth of memory, and what a kernel costs that has next to nothing to do.
+// Memory bandwidth, and the launch cost of an almost empty kernel.
 #include <cstdio>
 
 #include "tests/gpu/bench.h"
@@ -25,7 +25,7 @@ void measure_bandwidth(Bench& bench) {
               2e-9 * static_cast<double>(bytes) / copied.median_s, 1e-9 * bench.read_bandwidth);
 }
 
-// What a kernel costs that has next to nothing to do, in a graph of many: alone, and overlapping.
+// Measures the launch cost of an almost empty kernel in a graph of many kernels, without and with overlap.
 void measure_launches(Bench& bench) {
   constexpr int kKernels = 200;
   constexpr int64_t kColumns = 64;

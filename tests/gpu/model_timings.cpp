@@ -97,8 +97,9 @@ void measure_steps(Bench& bench, const std::string& name, const ModelConfig& con
 
 namespace {
 
-// A depth of a tree: a pass over so many rows and their four best tokens, wait and copies included, beside
-// the same pass whose logits come to the host, which ranks nothing yet.
+// Measures one depth of a tree: a pass over several rows and the ranking of the four best tokens of each,
+// including waits and copies. The comparison is the same pass whose logits are copied to the host, without
+// ranking.
 void measure_looks(Bench& bench, const std::string& name, const ModelConfig& config, WeightFormat format,
                    cuda::CudaModel& model, TokenRunner& runner, KvHandle sequence) {
   std::printf("%-28s", (name + " trees").c_str());

@@ -1,5 +1,5 @@
-// Sums over two ranks that are threads and share the device: what a block of a peer's operation moves, and
-// what it takes to meet. Between devices the link is slower.
+// Sums over two ranks that are threads and share the device: the bytes that a block of a peer operation
+// moves, and the time that two ranks take to meet. Between devices the link is slower.
 #include <cstdio>
 #include <thread>
 
@@ -32,7 +32,7 @@ void measure_peer_sums(Bench& bench) {
         for (int i = 0; i < calls; ++i)
           (*group)->all_reduce(cuda::Reduction::kTreeSum, values.data(), values.size(), stream);
       };
-      host.barrier();  // nobody allocates any more while a peer's kernel waits for it
+      host.barrier();  // all allocations are done before a kernel waits for a peer
       add();           // a first launch may load code
       (*group)->wait(stream);
       const cuda::Graph graph(stream, add);

@@ -1,5 +1,5 @@
-// The mistakes that cost acceptance and nothing else, made on purpose: each is visible in how many tokens of
-// a trained head's drafts are the target's own.
+// Deliberate mistakes that reduce acceptance and have no other effect. Each one shows in the share of a
+// trained head's draft tokens that equal the target's own tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 std::filesystem::path demo(const std::string& name) { return source_dir() / "launch/demo_pair" / name; }
 
-// What is done wrong with the states.
+// A deliberate mistake in the hidden states.
 struct Mistake {
   int64_t late = 0;               // positions that they are off
   bool unnormed = false;          // their norm is left out
@@ -103,7 +103,7 @@ class WrongHead {
     std::ofstream(path_ / "config.json") << json_text(config);
     return *this;
   }
-  // The halves of every row of these matrices change places.
+  // Swaps the left and right half of every row in these matrices.
   WrongHead& swap_halves(const std::vector<std::string>& tensors) {
     std::ifstream in(path_ / "model.safetensors", std::ios::binary);
     std::string bytes((std::istreambuf_iterator<char>(in)), {});
@@ -118,7 +118,7 @@ class WrongHead {
     std::ofstream(path_ / "model.safetensors", std::ios::binary) << bytes;
     return *this;
   }
-  // Of a tensor.
+  // Returns the values of a tensor.
   std::vector<float> numbers(const std::string& name) const {
     const auto files = TensorFiles::open(path_).value();
     std::vector<float> out;

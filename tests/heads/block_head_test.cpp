@@ -1,4 +1,5 @@
-// DFlash and DSpark against logits of an independent implementation, and against themselves in other passes.
+// DFlash and DSpark against logits of an independent implementation, and against their own results in other
+// forward passes.
 #include "heads/block_head.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +73,8 @@ std::vector<float> block(BlockHead& head, const Golden& golden, const RowBuffer&
   return out;
 }
 
-// Of both texts of a golden, the first block's rows forgotten in between.
+// Logits of a block behind count - 1 committed tokens of a golden, then behind all `count`. The rows of the
+// first block are discarded in between.
 std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chunk, KvHandle sequence) {
   auto states = committed(head, golden.states, golden.count);
   int64_t known = head.kv().length(sequence);

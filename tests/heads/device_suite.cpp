@@ -1,4 +1,4 @@
-// The tests of heads once more, where they compute on a CUDA device or on its emulation.
+// The tests of draft heads again, with computation on a CUDA device or on its emulation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -51,7 +51,7 @@ TEST(DeviceHeads, WhatDoesNotFitIsToldBeforeLoading) {
   }
 }
 
-// What does not fit a block is told in the words of its config.json.
+// The error about a head that does not fit a block names the keys of its config.json.
 TEST(DeviceHeads, AttentionTooWideForABlockIsRefusedInItsOwnWords) {
   const ModelConfig target = read_model_config(testing::golden_model(testing::kHeadsTarget)).value();
   const auto refusal = [&](const char* head, int64_t shared_bytes) {
@@ -77,7 +77,7 @@ TEST(DeviceHeads, AttentionTooWideForABlockIsRefusedInItsOwnWords) {
   EXPECT_NE(heads.find("to a KV head"), std::string::npos) << heads;
 }
 
-// What a target takes for a head at a draft worker.
+// A target loads the state projection of a head at a draft worker only if the device has room for it.
 TEST(DeviceHeads, AProjectionThatDoesNotFitIsToldBeforeLoading) {
   const auto directory = testing::golden_head("eagle3"),
              target = testing::golden_model(testing::kHeadsTarget);
@@ -159,8 +159,8 @@ TEST(DeviceHeads, RowsAreNarrowedAsOnTheHost) {
     }
 }
 
-// What was drawn is read there with the bits that the host reads; the embedding of a target beside, where it
-// is.
+// The device reads the embedding of a drawn token with the same bits as the host. The embedding is the head's
+// own or, on the same device, the target's.
 TEST(DeviceHeads, RowsOfDrawnTokensAreTheHosts) {
   for (const auto& [name, format] : {std::pair{"qwen3", WeightFormat::kAuto},
                                      {"qwen3-bf16", WeightFormat::kAuto},

@@ -1,5 +1,5 @@
-// What a target's first layers draft depends on the text and the request alone: not on ranks, on what was
-// drafted before or beside it, nor on whether a device draws, or the host.
+// A draft of the target's first layers depends on the text and the request alone. It does not depend on
+// ranks, on other drafts before or beside it, or on whether the device or the host draws.
 #include "heads/early_exit_drafter.h"
 
 #include <gtest/gtest.h>

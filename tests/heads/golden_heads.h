@@ -63,7 +63,8 @@ inline std::string head_test_name(const ::testing::TestParamInfo<GoldenHead>& in
 // Where heads of a program's tests compute; null: on the host. Set by device_suite.cpp.
 inline std::shared_ptr<HeadCompute> (*suite_compute)() = [] { return std::shared_ptr<HeadCompute>(); };
 inline bool suite_is_on_a_device() { return suite_compute() != nullptr; }
-// What a head's bits may differ by.
+// The instruction sets of this suite, because a head's bits may differ between them. On a device there is
+// one.
 inline std::vector<std::string> suite_isas() {
   return suite_is_on_a_device() ? std::vector{available_isas().front()} : available_isas();
 }

@@ -1,4 +1,4 @@
-// What a head drafts depends on the text and the request, not on what was drafted before or beside it.
+// A draft of a head depends on the text and the request, not on other drafts before or beside it.
 #include "heads/head_drafter.h"
 
 #include <gtest/gtest.h>

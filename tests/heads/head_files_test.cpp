@@ -1,4 +1,4 @@
-// Files of heads: what is missing, contradicts or is not understood is refused by name.
+// Files of draft heads: missing, contradicting and unknown entries are refused with an error that names them.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// Trees of heads: what stands behind a node depends on the text and the path to it, not on the rest of the
-// tree, nor on who shares a pass.
+// Trees of draft heads: the draft after a node depends on the text and the path to the node, not on the rest
+// of the tree and not on the other sequences of the forward pass.
 #include <gtest/gtest.h>
 
 #include <map>

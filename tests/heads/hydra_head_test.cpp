@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-// What the independent implementation was given, and what it said.
+// Inputs and outputs of the independent reference implementation.
 struct Golden {
   explicit Golden(const testing::GoldenHead& head)
       : file(SafetensorsFile::open(testing::golden_head(head.name) / "golden.safetensors").value()),
@@ -36,7 +36,7 @@ struct Golden {
   }
 };
 
-// What is done wrong with the inputs, to see that it can be seen.
+// A deliberate mistake in the inputs, to show that the comparison detects it.
 enum class Mistake { kNone, kStateUnnormed, kTokensLate, kTokensReversed, kOtherState };
 
 // Logits of every branch behind each state, each after the tokens of the golden's text; `batch` rows at a

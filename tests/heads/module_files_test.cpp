@@ -1,5 +1,5 @@
-// Modules of multi-token prediction in the files of their targets and in their own, in the formats that are
-// published, and what of them is refused.
+// Modules of multi-token prediction (MTP), in their target's files and in files of their own, in published
+// formats. Covers the errors for files that are refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -168,7 +168,8 @@ TEST(ModuleFiles, WhatIsNotUnderstoodIsRefusedByName) {
       {prefix + "mlp.experts.7.up_proj.weight"});
 }
 
-// What nothing reads would be ignored silently: an embedding that is not the target's, say.
+// A tensor that no code reads would be ignored silently, for instance an embedding that differs from the
+// target's.
 TEST(ModuleFiles, AloneWhatNothingReadsIsRefusedByFileAndName) {
   const TemporaryDirectory target, own;
   write_target_with_module(testing::golden_model("deepseek-v3"), target.path());

@@ -1,5 +1,5 @@
-// A target with a module of multi-token prediction in its own files, as DeepSeek-V3 is published, and the
-// module taken out of them.
+// Writes a target with an MTP module in its own files, as DeepSeek-V3 is published, and writes the module
+// alone.
 #pragma once
 
 #include <random>
@@ -13,7 +13,7 @@
 
 namespace outrider::testing {
 
-// Of the golden deepseek-v3, whose layer 1 is the last.
+// Tensor prefix of the module in the golden model deepseek-v3, whose last layer is layer 1.
 constexpr const char* kOwnModule = "model.layers.2.";
 
 // `from`: that model, in any format. Adds the module as layer 2: a layer like layer 1, and random numbers;
@@ -47,8 +47,8 @@ inline void write_target_with_module(const std::filesystem::path& from, const st
                              std::filesystem::copy_options::overwrite_existing);
 }
 
-// What others make of it for programs that want a model of its own: one layer, which is called layer 0,
-// without what is the target's.
+// Writes the module in the form of programs that expect it as a model of its own: one layer, called layer 0,
+// without the tensors that belong to the target.
 inline void write_module_alone(const std::filesystem::path& from, const std::filesystem::path& to) {
   TensorsToChange file(from / "model.safetensors");
   const auto whole = std::exchange(file.tensors, {});

@@ -50,7 +50,7 @@ std::vector<Golden> goldens(const std::string& name) {
   return out;
 }
 
-// What is done wrong with the inputs, to see that it can be seen.
+// A deliberate mistake in the inputs, to show that the comparison detects it.
 enum class Mistake { kNone, kStatesUnnormed, kStatesLate, kTokensLate };
 
 // Rows behind the committed pairs and each of two drafted tokens, where pairs come `chunk` at a time.

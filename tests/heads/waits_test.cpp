@@ -1,5 +1,5 @@
-// How often the host waits for a device while a head drafts, and how much comes to it. On the emulation,
-// which counts it.
+// Number of waits for the device and of bytes copied to the host while a head drafts. The emulation counts
+// both.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -34,7 +34,8 @@ class WaitsOfHeads : public ::testing::TestWithParam<testing::GoldenHead> {
  protected:
   static constexpr int32_t kSequences = 3;
 
-  // Waits of one draft, of so many tokens at most, behind texts that were read before.
+  // Number of waits for the device in one draft of at most `gammas` tokens for each sequence, after the texts
+  // have been prefilled.
   uint64_t waits(std::vector<int32_t> gammas, const SamplingParams& sampling, StopRule stop = {}) {
     std::vector<HeadTask> tasks;
     for (size_t i = 0; i < gammas.size(); ++i)
@@ -141,7 +142,7 @@ class TreesThere : public ::testing::TestWithParam<testing::GoldenHead> {
   struct Cost {
     uint64_t waits, bytes;
   };
-  // Of drafts behind texts that were read before.
+  // Cost of drafts for texts that have been prefilled.
   Cost draft(const SamplingParams& sampling, const TreeShape& shape, size_t sequences = 1) {
     std::vector<HeadTask> tasks;
     for (size_t i = 0; i < sequences; ++i)

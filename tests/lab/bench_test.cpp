@@ -1,4 +1,4 @@
-// `outrider bench` as a user meets it: what it reports, never how fast.
+// `outrider bench` as a user runs it: the contents of its report, not the speeds.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// What a bench concludes from synthetic turns whose truth is known.
+// Conclusions of a bench from synthetic turns with known truth.
 #include "lab/bench/conclusions.h"
 
 #include <gtest/gtest.h>

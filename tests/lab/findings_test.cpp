@@ -1,4 +1,4 @@
-// What a study concludes from synthetic repeats whose truth is known.
+// Conclusions of a study from synthetic repeats with known truth.
 #include "lab/study/findings.h"
 
 #include <fmt/format.h>

@@ -43,8 +43,8 @@ TEST(Hardware, DraftsMayRunOnPartsOfASocket) {
   EXPECT_NE(hardware_cost("xeon8480:1b:tp2").status().message().find("1/1 to 1/64"), std::string::npos);
 }
 
-// Of a mixture a step reads what a token is sent to, and more with every row; a latent is cached once for all
-// heads, whole on every device.
+// A step of a mixture of experts reads only the experts that its rows are routed to, so more rows read more.
+// A latent (MLA) is cached once for all heads, whole on every device.
 TEST(Hardware, AMixtureReadsTheExpertsOfItsRowsAndALatentIsCachedOnce) {
   const HardwareCost one = hardware_cost("h100:v2-lite").value(),
                      four = hardware_cost("h100:v2-lite:tp4").value();

@@ -1,4 +1,5 @@
-// Recorded rounds: what a record says, and that replaying it at another draft length is what a real run does.
+// Recorded spec steps: the contents of a record, and replay at another draft length, which must equal a real
+// run.
 #include "lab/simulate/replay.h"
 
 #include <gtest/gtest.h>

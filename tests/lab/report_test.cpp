@@ -1,4 +1,4 @@
-// The page and the tables that a report becomes.
+// The HTML page and the tables made from a report.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -62,7 +62,8 @@ double contrast(const char* one, const char* other) {
 }
 
 using Matrix = std::array<Light, 3>;
-// What eyes see that have all cones, no long ones, no middle ones: Machado, Oliveira, Fernandes 2009.
+// Colour transforms of normal vision, of vision without long-wave cones and without medium-wave cones:
+// Machado, Oliveira, Fernandes 2009.
 constexpr Matrix kEyes[] = {
     {{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}},
     {{{0.152286, 1.052583, -0.204868}, {0.114503, 0.786281, 0.099216}, {-0.003882, -0.048116, 1.051998}}},

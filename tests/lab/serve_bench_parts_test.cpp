@@ -1,4 +1,4 @@
-// What serve-bench sends, and what it makes of the answers.
+// Requests that serve-bench sends, and its evaluation of the replies.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,4 +1,5 @@
-// `outrider simulate` from outside: numbers that cannot be, and costs of a real run.
+// `outrider simulate` as a user runs it: impossible numbers are refused, and the costs of a real run are
+// used.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// `simulate fit`: least squares against another's, and files as they are written.
+// `simulate fit`: its least squares against those of other code, and the files it reads in their published
+// form.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -30,7 +30,7 @@ TEST(Cascades, FollowFromTheirRenewals) {
   const StagedDraft sure = staged_draft(1, 6, 2);  // three tokens a pass
   EXPECT_DOUBLE_EQ(sure.passes, 2);
   EXPECT_DOUBLE_EQ(sure.rows, 6);
-  // Of two tokens one guess: right, or a second pass.
+  // A draft of two tokens has one guess: a right guess takes one pass, a wrong one takes two.
   EXPECT_DOUBLE_EQ(staged_draft(0.3, 2, 5).passes, 1.7);
   EXPECT_DOUBLE_EQ(staged_draft(0.3, 2, 5).rows, 2.7);
   // A long draft has (1 - beta^(k+1)) / (1 - beta) tokens a pass.

@@ -1,5 +1,5 @@
-// Several target groups under one simulated coordinator: where requests run, what draft workers and heads do
-// for all of them, and what memory each needs.
+// Several target groups under one simulated coordinator: the placement of requests, draft workers and heads
+// that serve all groups, and the memory of each role.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -53,8 +53,8 @@ TEST(SimulatedGroups, ABurstIsDividedEvenly) {
   }
 }
 
-// A burst of one text for each group. While a drafter that all share waits for nobody it is as if each group
-// had its own; where its passes fill the time it is what all wait for.
+// A burst with one text for each group. A shared drafter with spare time is as fast as one drafter for each
+// group. A shared drafter that is always busy is the bottleneck.
 TEST(SimulatedGroups, DraftWorkersAreShared) {
   JobOptions job{.target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 1};
   const auto rate = [&](int groups, int drafters, double draft) {
@@ -111,7 +111,7 @@ TEST(SimulatedGroups, HeadsDraftForTheirOwnGroup) {
   }
 }
 
-// What a prompt begins with has been read in some group, and its request runs there.
+// A request runs in the group that has prefilled the beginning of its prompt.
 TEST(SimulatedGroups, ARequestGoesWhereItsBeginningWasRead) {
   JobOptions job{.target = {.base = kStep, .per_row = 1e-4},
                  .draft = {.base = 1e-3},
@@ -127,8 +127,9 @@ TEST(SimulatedGroups, ARequestGoesWhereItsBeginningWasRead) {
     EXPECT_EQ(result.totals.prefix_queries, 300 * 480);
     return static_cast<double>(result.totals.prefix_hits) / (300.0 * 480);
   };
-  // 160 blocks hold the beginnings of six texts at most: one group of four cannot keep all eight, and neither
-  // can four that each see all of them. Four that are given two each can.
+  // 160 blocks hold the beginnings of six texts at most. One group of four devices cannot keep all eight
+  // beginnings, and neither can four groups that all receive every text. Four groups that receive two texts
+  // each can.
   const double together = hit_rate(4, 1), apart = hit_rate(1, 4);
   EXPECT_LE(together, 400.0 / 480);
   EXPECT_GT(together, 0.75);

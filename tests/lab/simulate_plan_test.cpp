@@ -1,4 +1,4 @@
-// What `simulate plan` advises, against its own simulations and bad input.
+// The advice of `simulate plan`, checked against its own simulations, and its errors for bad input.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -111,7 +111,7 @@ TEST(Plan, AHeadGoesWhereItIsFasterAndItSaysWhy) {
   EXPECT_NE(refused.find("--draft-head 'eagle4'"), std::string::npos) << refused;
 }
 
-// What people build on eight devices, each as `simulate run` plays it. The plan knows all of them.
+// Usual layouts on eight devices, each as `simulate run` simulates it. The plan considers every one.
 TEST(Plan, NoLayoutThatFitsIsFasterThanWhatItAdvises) {
   PlanOptions options;
   options.requests = 96;
@@ -160,7 +160,7 @@ TEST(Plan, LayoutsOfSeveralGroupsAreWeighed) {
     EXPECT_EQ(row.run.coordinators, 1);
     const bool has_devices = row.run.place == DraftPlace::kOwn;
     EXPECT_EQ(row.devices, row.run.groups * row.tp + (has_devices ? row.run.drafters : 0));
-    // Of the group's device alone: 16 GB of weights on tp devices.
+    // Memory of the group's device alone: 16 GB of weights divided over tp devices.
     EXPECT_NE(row.memory.find(fmt::format("{:.1f} GB of weights", 16.06 / row.tp)), std::string::npos)
         << row.memory;
   }

@@ -1,4 +1,4 @@
-// `outrider study`: what a file means, what survives a kill, and what the reports hold.
+// `outrider study`: the meaning of its file, resuming after a kill, and the contents of its reports.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ std::string base_table() {
 class Study : public ::testing::Test {
  protected:
   std::string file(const std::string& text) const { return dir_.write("s.toml", text); }
-  // What the file is refused with, after "DIR/s.toml:".
+  // The error for a study file with this text, without its prefix "DIR/s.toml:".
   std::string refusal(const std::string& text) const {
     const std::string path = file(text);
     const auto study = read_study_file(path);

@@ -125,7 +125,8 @@ TEST(SynthShape, TensorsAddUp) {
   EXPECT_EQ(parameters, 1'100'048'384);
 }
 
-// What is counted of a config.json is what is written beside it, and what the loader finds there.
+// Parameter counts from a config.json equal those of the tensors written beside it and those that the loader
+// finds.
 TEST(SynthShape, ConfigsCountWhatIsWritten) {
   for (const std::string& name : synth_shape_names()) {
     SynthShape shape = *synth_shape(name);
@@ -147,7 +148,8 @@ TEST(SynthShape, ConfigsCountWhatIsWritten) {
     std::ofstream(directory.path() / "config.json") << synth_config(shape, shape.layers).dump();
     return size_of(read_model_config(directory.path()).value());
   };
-  // DeepSeek's paper: 15.7 B, 2.4 B of them for a token without the embedding; 576 numbers a layer.
+  // DeepSeek's paper: 15.7 B parameters, 2.4 B active ones for a token without the embedding, 576 numbers a
+  // layer.
   EXPECT_NEAR(static_cast<double>(size("v2-lite").parameters), 15.7e9, 0.03e9);
   EXPECT_NEAR(static_cast<double>(size("v2-lite").active() - 102400 * 2048), 2.4e9, 0.06e9);
   EXPECT_EQ(size("v2-lite").kv_numbers, 27 * 576);

@@ -1,4 +1,4 @@
-// Texts that were written, through drafters without a model: what comes out is what the engine does.
+// Existing texts replayed through drafters without a model: the results equal those of the engine.
 #include "lab/simulate/texts.h"
 
 #include <gtest/gtest.h>

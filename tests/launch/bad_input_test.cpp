@@ -1,5 +1,5 @@
-// What a user gets wrong is told before anything is generated: exit code 2, a message that names the culprit
-// and the remedy, nothing on standard output and no file left behind.
+// User errors are reported before anything is generated: exit code 2, a message that names the cause and the
+// remedy, nothing on standard output and no new file.
 #include <gtest/gtest.h>
 
 #include "comm/transport.h"

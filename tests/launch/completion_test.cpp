@@ -1,5 +1,4 @@
-// `outrider completion`, in the shells that are here; and what --help looks like in terminals of several
-// widths.
+// `outrider completion` in the installed shells, and the layout of --help in terminals of several widths.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +9,7 @@
 namespace outrider::testing {
 namespace {
 
-// What bash would offer behind these words, the last of which is being typed.
+// The completions that bash offers for these words. The last word is the one being typed.
 std::vector<std::string> offered(const std::vector<std::string>& words) {
   std::string list;
   for (const std::string& word : words) list += fmt::format("'{}' ", word);

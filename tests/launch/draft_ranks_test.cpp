@@ -1,6 +1,6 @@
-// A draft model over several ranks: as threads, under mpirun and in workers that join. Drafts are those of
-// one rank, token for token, so texts, counts of accepted drafts and texts under p/q rules are the same; and
-// a rank that is killed takes its worker along, and no text.
+// A draft model over several ranks: as threads, under mpirun and in workers that join. Drafts equal those of
+// one rank token for token, so texts (under p/q rules too) and counts of accepted drafts are the same.
+// Killing a rank ends its draft worker and changes no text.
 #include <algorithm>
 #include <csignal>
 #include <thread>
@@ -90,8 +90,8 @@ TEST_F(DraftRanks, DraftsAreThoseOfOneRankUnderEveryRule) {
   }
 }
 
-// What drafts while the target verifies, drafts trees or asks the text, too, does it by clock and order of
-// arrival: the ranks follow.
+// Drafting ahead, trees and drafts found in the text depend on clock and arrival order. The other ranks
+// follow the leader's decisions.
 TEST_F(DraftRanks, EveryWayOfDraftingWritesThePlainText) {
   const std::string plain = generate({"--prompts", dir_.write("in.jsonl", prompts(6)), "--max-tokens", "40",
                                       "--ignore-eos", "--quiet", "--temperature", "0.8"})

@@ -82,7 +82,7 @@ TEST(Generate, QuietIsSilentOnStandardError) {
   EXPECT_EQ(run.out, generate(kPrompt + with_draft()).out);
 }
 
-// The promise of the program: none of these changes a byte of the text.
+// Lossless generation: none of these options changes a byte of the text.
 class SameText : public ::testing::TestWithParam<Arguments> {};
 
 TEST_P(SameText, AsPlainDecoding) {
@@ -231,7 +231,8 @@ TEST(Generate, SeedDecidesTheSampledText) {
   EXPECT_NE(text("1"), text("2"));
 }
 
-// What drafting ahead was good for, and what the formula says of it, when sequences have passes of their own.
+// Reports the gain of drafting ahead and the gain that the formula predicts, for sequences with passes of
+// their own.
 TEST(Generate, DraftingAheadIsComparedWithItsFormula) {
   const TemporaryDirectory dir;
   const auto overlap_of = [&](const Arguments& more) {
@@ -394,7 +395,7 @@ TEST(Generate, ReportHoldsTheMetrics) {
 
   EXPECT_NE(run.err.find("bytes per accepted token"), std::string::npos) << run.describe();
 
-  // Bytes of each kind of message, and of all of them, over the accepted tokens.
+  // Bytes of each kind of message, and their sum, per accepted token.
   const json& wire = metrics["wire"];
   EXPECT_GT(wire["bytes_per_accepted_token"].get<double>(), 0);
   for (const char* kind : {"draft", "propose", "step_plan", "step_result"}) {

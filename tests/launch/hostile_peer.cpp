@@ -155,14 +155,14 @@ void beat_as_many(const std::string& endpoint, int identities, int connections) 
 
 void say_large_hellos(const std::string& endpoint, int hellos) {
   Hello hello = harmless_hello();
-  hello.model.vocabulary_fingerprint = 1;  // nobody's: it is refused, once there is a target
+  hello.model.vocabulary_fingerprint = 1;  // of no model: refused once there is a target
   hello.slices.of_rank.assign(64, {.endpoint = std::string(4000, 'e'), .gpu = std::string(2000, 'g')});
   for (int i = 0; i < hellos; ++i) RawClient(endpoint).send(hello, 3'000'000 + static_cast<uint64_t>(i));
 }
 
 size_t send_endless_message(const std::string& endpoint, size_t part_bytes, size_t limit) {
   const int fd = open_connection(endpoint);
-  const timeval patience{.tv_sec = 2, .tv_usec = 0};  // nobody reads any more
+  const timeval patience{.tv_sec = 2, .tv_usec = 0};  // for a listener that has stopped reading
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   // ZMTP 3.0 without encryption: greeting, READY, and then parts that say that more will come.
   std::string greeting = std::string("\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL", 16);

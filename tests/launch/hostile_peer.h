@@ -1,5 +1,5 @@
-// Peers that do not keep to the rules, for tests of who listens. Each connects to `endpoint` (tcp://), does
-// its worst, and goes away.
+// Peers that violate the protocol, for tests of a listener. Each connects to `endpoint` (tcp://), sends its
+// messages and disconnects.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,20 @@ namespace outrider::testing {
 // Past ZeroMQ's own handshake and around it.
 void send_random_bytes(const std::string& endpoint, size_t bytes);
 void send_random_frames(const std::string& endpoint, int frames);
-// What the listener says to the Hello of another protocol version.
+// Returns the listener's answer to a Hello of another protocol version.
 std::string answer_to_version(const std::string& endpoint, uint32_t version);
-// What it says to somebody who claims to be the target group; with `keys` as one of the listed workers.
+// Returns the answer to a stranger that claims to be the target group. With `keys` it claims so as one of the
+// listed workers.
 std::string answer_to_target(const std::string& endpoint, const std::optional<CurveKeys>& keys = {});
-// What it says to the second of two connections of one identity, while the first is still there.
+// Returns the answer to the second of two connections with one identity, while the first is still open.
 std::string answer_to_second_with_one_identity(const std::string& endpoint);
-// Heartbeats: so many identities over one connection, and one over each of so many connections at once.
+// Sends heartbeats of `identities` identities over one connection, and of one identity over each of
+// `connections` simultaneous connections.
 void beat_as_many(const std::string& endpoint, int identities, int connections);
-// Each over a connection of its own, with 64 doors in it.
+// Sends `hellos` Hellos, each over a connection of its own and with 64 endpoints in it.
 void say_large_hellos(const std::string& endpoint, int hellos);
-// One message of parts of so many bytes each, without end. How much could be sent before the listener hung
-// up, `limit` if it did not.
+// Sends one endless message in parts of `part_bytes` bytes. Returns the bytes sent before the listener
+// disconnected, or `limit` if it did not.
 size_t send_endless_message(const std::string& endpoint, size_t part_bytes, size_t limit);
 // Whether it hangs up on who sends a message this large.
 bool connection_ends_after(const std::string& endpoint, size_t bytes);
@@ -33,10 +35,10 @@ bool connection_ends_after(const std::string& endpoint, size_t bytes);
 struct LiarCounts {
   int proposed = 0, sent = 0;
 };
-// Joins like a drafter and answers so many Proposes, twice each: with tokens that nobody would draft, with
-// ids outside the vocabulary, with drafts for another text, and so on.
+// Joins like a drafter and answers `proposes` Proposes, twice each: with wrong tokens, with ids outside the
+// vocabulary, with drafts for another text, and so on.
 LiarCounts draft_nonsense(const std::string& endpoint, int proposes);
-// Joins and drafts tokens that nobody would, in good form, until the job ends.
+// Joins and sends well-formed drafts of wrong tokens until the job ends.
 LiarCounts draft_wrong_tokens(const std::string& endpoint);
 
 }  // namespace outrider::testing

@@ -1,4 +1,4 @@
-// Ends that nobody planned: signals, readers that leave, full disks, closed streams.
+// Unplanned ends of a run: signals, readers that disconnect, full disks, closed streams.
 #include <gtest/gtest.h>
 
 #include <algorithm>

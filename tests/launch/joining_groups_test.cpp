@@ -1,5 +1,5 @@
-// Target groups that are programs of their own (--listen-targets): they are killed and started anew, and
-// nobody can tell from the texts.
+// Target groups that are programs of their own (--listen-targets). They are killed and restarted, and the
+// texts stay the same.
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -81,8 +81,9 @@ class JoiningGroups : public ::testing::Test {
   std::optional<BackgroundProcess> job_;
 };
 
-// Of two groups one is an mpirun of two ranks, one of which is killed, and with it all of them. Another group
-// takes its place. Then the first one is killed, and what is left is served by the one that came.
+// Two target groups serve: an mpirun of two ranks and a single process. Killing one rank ends the mpirun
+// group, and a new group joins in its place. Then the single process is killed, and the new group serves the
+// remaining requests.
 TEST_F(JoiningGroups, AKilledOneLosesNoRequestAndOneThatComesServesOn) {
   const bool has_mpi =
       run_program({"mpirun", "--version"}).code == 0 &&

@@ -1,5 +1,5 @@
-// Limits of the system that a run meets: it ends with exit code 3 and names the limit, however far it came,
-// and never hangs or is ended by a signal.
+// System limits during a run: the run ends with exit code 3 and names the limit, however far it came. It
+// never hangs and no signal ends it.
 #include <gtest/gtest.h>
 
 #include "tests/support/program.h"
@@ -29,7 +29,7 @@ Outcome with_threads(int most, const Arguments& arguments) {
                                       .limit = kSoon});
 }
 
-// Every number of threads, from none to as many as the command needs.
+// Tries every limit on the number of threads, from zero up to the number that the command needs.
 void expect_every_lack_told(const Arguments& arguments, int at_least) {
   if (kSanitized) GTEST_SKIP() << "SKIPPED: a sanitizer makes threads of its own";
   for (int most = 0; most < 64; ++most) {

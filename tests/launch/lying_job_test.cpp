@@ -1,5 +1,5 @@
-// Draft workers as processes, and a job that lies to them: they end with a code and a reason, or go on; and
-// they leave when they are asked to.
+// Draft workers as processes, with a job that sends invalid messages. A worker exits with a code and a
+// reason, or continues. A worker leaves when it is asked to.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -123,7 +123,8 @@ TEST_F(LyingJob, ThatAsksForAnotherKindOfDraftIsAnsweredAndLeft) {
   expect_to_leave_when_asked(child);
 }
 
-// Doors where nobody answers, and a name that would clear the screen.
+// The Welcome names endpoints that do not answer, and a name with a control sequence that would clear the
+// screen.
 TEST_F(LyingJob, IsLeftInTimeWhateverItsWelcomeNames) {
   BackgroundProcess child = worker({"--drafter", "ngram"});
   ASSERT_TRUE(hears_hello()) << child.err();

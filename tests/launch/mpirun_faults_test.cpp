@@ -1,4 +1,4 @@
-// A target rank that dies or hangs: the job ends with an error, and all that was written is the target's
+// A target rank that dies or hangs: the job ends with an error, and everything written before is the target's
 // text.
 #include <csignal>
 #include <cstdio>
@@ -137,8 +137,8 @@ TEST_F(MpirunFaults, AKilledTargetRankLeavesWholeResultsOnly) {
   EXPECT_LT(results, 64u);
 }
 
-// Of two target groups one hangs, and gives up when its ranks have waited a minute for each other. What it
-// had under way goes on in the other one, the job ends well, and nobody can tell from the texts.
+// One of two target groups hangs, and exits when its ranks have waited a minute for each other. Its requests
+// continue in the other group with the same texts, and the job ends well.
 TEST_F(MpirunFaults, AHungTargetGroupIsDoneWithoutAtTheStepDeadline) {
   std::string requests;
   for (int i = 0; i < 24; ++i)

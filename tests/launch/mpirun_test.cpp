@@ -191,8 +191,8 @@ TEST_F(Mpirun, TwoDraftRanksShareTheSequences) {
   EXPECT_GT(metrics["rounds"]["accepted_tokens"], 0);
 }
 
-// Draft workers are killed again and again; their ranks, and the job, live on.
-// Who comes to --listen, with a listed key or without any, is never the target, and takes nobody's place.
+// Draft workers are killed repeatedly; their ranks and the job live on. A stranger that connects to --listen,
+// with a listed key or without a key, never becomes the target and replaces no other peer.
 TEST_F(Mpirun, StrangersOutsideStayOutside) {
   const TemporaryDirectory dir;
   for (const char* name : {"job", "worker"})
@@ -379,8 +379,8 @@ TEST_F(Mpirun, TheDoctorSpeaksOnce) {
   EXPECT_EQ(told.out.find("instruction sets", at + 1), std::string::npos) << told.describe();
 }
 
-// Ranks with different weights would write a text of neither model, and with other sizes overrun buffers:
-// they are told before anything is loaded.
+// Ranks with different weights would write a text of neither model, and ranks with different sizes would
+// overrun buffers. The error comes before any model is loaded.
 TEST_F(Mpirun, RanksThatDifferAreToldWhoAndInWhat) {
   const TemporaryDirectory dir;
   const auto broken = dir.copy(demo_target(), "broken");

@@ -1,5 +1,5 @@
-// A job that draft workers may join, and such workers, as processes of their own. For tests of what happens
-// to them.
+// A job that draft workers may join, and draft workers, as processes of their own. Tests use them to inject
+// faults.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ class Pool : public ::testing::Test {
   Arguments job(const Arguments& more, int max_tokens = kTokens) const;
   // A job where workers may join; waits until it can be joined.
   BackgroundProcess& start_job(const Arguments& more, int max_tokens = kTokens);
-  // One whose steps take at least 10 ms: some 300 of them outlast what happens meanwhile on any machine.
-  // Workers' links are left alone.
+  // Starts a job whose steps take at least 10 ms, so that some 300 steps outlast the test's actions on any
+  // machine. This does not slow down workers' links.
   BackgroundProcess& start_long_job(const Arguments& more, int max_tokens = kLongJobTokens);
   Arguments worker_arguments(const Arguments& more) const;
   BackgroundProcess worker(const std::string& name, const Arguments& more = {"--draft-model", demo_draft()});

@@ -98,8 +98,8 @@ TEST_F(Pool, AllDieAndDecodingGoesOnUntilOneComes) {
   print_drafters(metrics());
 }
 
-// Nobody looks for a job that was ended on purpose, nor leaves because a terminal was closed that it
-// outlives.
+// Workers exit when their job was interrupted on purpose, instead of waiting for it to return. A worker under
+// nohup survives the end of its terminal (SIGHUP).
 TEST_F(Pool, AnInterruptedJobSaysGoodbye) {
   prompts_ = dir_.write("many.jsonl", prompts(5000));  // minutes
   for (const int signal : {SIGINT, SIGTERM}) {
@@ -182,7 +182,7 @@ TEST_F(Pool, StrangersAndLiarsAreDropped) {
   std::printf("  dropped %s\n", report["drafts"]["dropped"].dump().c_str());
 }
 
-// The address is told before models are loaded: whoever knocks then is first.
+// The address is printed before models are loaded, so a stranger can be the first to connect.
 TEST_F(Pool, AStrangerIsNeverTheTarget) {
   start_job({"--wait-for-draft-workers", "1"}, kLongJobTokens);
   EXPECT_NE(answer_to_target(endpoint_).find("target group"), std::string::npos);
@@ -206,12 +206,12 @@ TEST_F(Pool, StrangersByTheThousandPushOutNobody) {
   EXPECT_EQ(report["cluster"]["workers_joined"], 1);
   EXPECT_EQ(report["cluster"]["workers_lost"], 0);
   EXPECT_GE(report["wire"]["refused_peers"], 1000);  // what was still unread at the end does not count
-  // Where the job reads as fast as they come, nobody has to be hung up on.
+  // The job may read as fast as messages arrive, so zero disconnections are allowed.
   std::printf("  %d connections hung up\n", report["wire"]["hung_up"].get<int>());
 }
 
-// What a sender on this machine gets in between two looks at its connection, and 600 hellos with 64 doors
-// each.
+// Limits the memory for what a local sender transmits between two checks of its connection, and for 600
+// Hellos with 64 endpoints each.
 TEST_F(Pool, WhoHasNotJoinedTakesLittleMemory) {
   constexpr size_t kEndless = size_t{8} << 30, kBound = size_t{160} << 20;
   start_job({"--wait-for-draft-workers", "1"}, 60);

@@ -82,7 +82,7 @@ void Relay::accept_one() {
   reset(from), close(to);
 }
 
-// The end of what one end sends is told to the other, which may still have something to say.
+// When one end has finished sending, the relay closes that direction only, so the other end may still send.
 void Relay::carry(Wire& wire, int from) {
   const int to = wire.ends[1 - from];
   char bytes[65536];

@@ -106,7 +106,7 @@ TEST_F(Requests, FormsLimitTextsWhoeverDrafts) {
   EXPECT_EQ(with({"--drafter", "suffix", "--tensor-parallel-size", "2"}), plain);
   EXPECT_EQ(with({"--draft-model", demo_draft(), "--data-parallel-size", "2"}), plain);
 
-  // What is finished is taken over of the same form only.
+  // A finished result is reused only if its request has the same form.
   const std::string results = dir_ / "out.jsonl";
   const Outcome first =
       generate({"--prompts", file, "--guided-choice", "yes", "--max-tokens", "20", "--output", results});
@@ -228,7 +228,7 @@ TEST_F(Requests, ResumedOutputIsThatOfOneRun) {
   const std::vector<std::string> draft{"--draft-model", demo_draft()};
   ASSERT_TRUE(generate({"--prompts", file, "--output", whole, "--quiet"}).succeeded());
   const std::string expected = read_file(whole);
-  // What a run leaves that is killed while it writes its fourth result.
+  // The output file of a run that was killed while it wrote its fourth result.
   const std::string left = dir_.write("left.jsonl", first_lines(expected, 3) + "{\"finish_reason\": \"st");
   const Outcome resumed = generate({"--prompts", file, "--draft-model", demo_draft(), "--resume", left,
                                     "--output", dir_ / "resumed.jsonl", "--report", dir_ / "report.json"});

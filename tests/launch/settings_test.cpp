@@ -1,4 +1,4 @@
-// Where values come from (flags, environment, config file), and the commands that only tell.
+// The sources of settings (flags, environment, config file), and the commands that only print.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void expect_error(const Outcome& run, const Arguments& says) {
 
 class Settings : public ::testing::Test {
  protected:
-  // What a run took for max_num_seqs, from its report.
+  // The value of max_num_seqs that a run chose, from its report.
   int max_num_seqs(const Arguments& more, const std::map<std::string, std::string>& env = {}) {
     Arguments arguments{"--prompt", "x", "--report", dir_ / "report.json"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -216,7 +216,7 @@ TEST(Keygen, MakesASecretAndWhatMayBeReadByAll) {
     return run_program(
         {"sh", "-c", "umask 022; exec \"$@\"", "sh", outrider_path(), "keygen", "--output", dir / "a.key"});
   };
-  // A full disk: a signal, unless it is ignored, says where a file may not grow beyond so many bytes.
+  // Emulates a full disk: files may not grow beyond `bytes` bytes. The signal of this limit is ignored.
   for (const int bytes : {0, 20, 60}) {
     const Outcome full = run_program({"sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh", "prlimit",
                                       "--fsize=" + std::to_string(bytes), outrider_path(), "keygen",

@@ -287,8 +287,8 @@ class CutWhileLoading : public ::testing::TestWithParam<Arguments> {
 };
 
 TEST_P(CutWhileLoading, TheFileIsNamedAndTheCodeIsThatOfARuntimeError) {
-  // The file is mapped more than once, shortly at first: a cut that is noticed when it is opened next is told
-  // as an ordinary error, and tried again.
+  // The file is mapped more than once, first briefly. A truncation that is noticed at the next open is
+  // reported as an ordinary error; the test then tries again.
   for (int attempt = 0; attempt < 8; ++attempt) {
     const fs::path model = wide_model(fmt::format("model{}", attempt));
     const fs::path file = model / "model.safetensors";

@@ -1,4 +1,4 @@
-// What is left of an output file when signals end the program.
+// The output file after signals have ended the program.
 #include <gtest/gtest.h>
 
 #include <csignal>

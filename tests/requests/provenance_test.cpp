@@ -1,4 +1,4 @@
-// Reports are shown to others: no key is in them.
+// Reports may be published, so they contain no keys.
 #include "requests/provenance.h"
 
 #include <gtest/gtest.h>

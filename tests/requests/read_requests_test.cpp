@@ -1,4 +1,4 @@
-// Requests of flags and of lines: what a line says replaces what the flags say, and nothing else is changed.
+// Requests from flags and from lines: the fields of a line replace those of the flags, and all others stay.
 #include <gtest/gtest.h>
 
 #include <set>

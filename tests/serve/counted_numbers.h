@@ -1,4 +1,4 @@
-// Numbers of which every counter has a value of its own, so that no two can be taken for each other.
+// Metrics in which every counter has a different value, so that two counters cannot be confused.
 #pragma once
 
 #include "serve/engine.h"

@@ -1,4 +1,4 @@
-// Each counter of coordinator/counters.h is summed, and told in the JSON report and in /metrics.
+// Each counter of coordinator/counters.h is summed, and reported in the JSON report and in /metrics.
 #include "coordinator/counters.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(Counters, MetricsKeepTheirNamesAndValues) {
   for (const std::string& line : before) EXPECT_TRUE(now.contains(line)) << line;
 }
 
-// What the report has for a counter whose sum is `value`.
+// The report's value for a counter whose sum is `value`.
 template <class Row>
 json told(const Row& row, int64_t value) {
   return row.unit == Unit::kNanoseconds ? json(static_cast<double>(value) * 1e-6) : json(value);

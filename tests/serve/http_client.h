@@ -1,4 +1,4 @@
-// A client of few words over a plain socket: sends any bytes, also wrong ones, and reads what comes back.
+// A minimal client over a plain socket: sends any bytes, invalid ones too, and reads the reply.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// The HTTP server and its clients, also those that ask for nonsense, leave, or are told to.
+// The HTTP server and its clients, including clients that send invalid requests, leave early, or are
+// disconnected.
 #include <thread>
 
 #include "http_test_server.h"
@@ -345,7 +346,7 @@ TEST_F(HttpServerTest, DrainingFinishesWhatIsAsked) {
   HttpClient endless = client();
   endless.send(post_text("/stream", "{}"));
   const auto unanswered = next().second;
-  server_->drain(milliseconds(50));  // returns, though nobody answers
+  server_->drain(milliseconds(50));  // returns, although the request has no answer
 }
 
 TEST_F(HttpServerTest, AnswersMayOutliveTheServer) {

@@ -1,4 +1,4 @@
-// A server with limits so small that each is met quickly, and a handler that does what the test wants.
+// A server with limits so small that each is reached quickly, and a handler that the test controls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ class HttpServerTest : public ::testing::Test {
   uint16_t port_ = 0;
 };
 
-// What on_gone tells.
+// Records calls of on_gone.
 class Departure {
  public:
   explicit Departure(HttpReply& reply) {

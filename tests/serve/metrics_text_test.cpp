@@ -23,7 +23,7 @@ struct Sample {
   double value = 0;
 };
 
-// By metric, of the types that HELP and TYPE lines in front of them give.
+// Samples by metric. `types` has the types from the TYPE lines in front of the samples.
 struct Exposition {
   std::map<std::string, std::string> types;
   std::map<std::string, std::vector<Sample>> samples;
@@ -188,7 +188,7 @@ TEST(MetricsText, HistogramsAreCumulative) {
   EXPECT_EQ(metrics.value("outrider_inter_token_latency_seconds_bucket", {{"le", "0.0005"}}), 3);
 }
 
-// What `vllm bench serve` reads: lines that start so and end with _total before the labels.
+// `vllm bench serve` reads lines that start with these names and end with _total before the labels.
 TEST(MetricsText, AlsoSpeaksVllm) {
   EXPECT_EQ(metrics_text(some_numbers(), {.model = "demo"}).find("vllm"), std::string::npos);
   const Exposition metrics = parse(metrics_text(some_numbers(), {.model = "demo", .vllm_names = true}));

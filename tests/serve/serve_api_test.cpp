@@ -1,4 +1,4 @@
-// What a request's body becomes, and the shapes of replies, without a server.
+// Parsing of request bodies, and the shapes of replies, without a server.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -179,7 +179,7 @@ TEST_F(ServeApi, MessagesAreTextsOrListsOfTexts) {
     EXPECT_TRUE(error({{"messages", wrong}}, ApiKind::kChat).starts_with("\"messages\"")) << wrong;
 }
 
-// What a server answered with comes back in the next turn of a conversation.
+// An assistant message that the server sent is accepted unchanged in the next turn of the conversation.
 TEST_F(ServeApi, AnswersComeBackAsTheyWere) {
   const json user{{"role", "user"}, {"content", "a"}};
   const json plain{{"role", "assistant"}, {"content", "b"}};
@@ -325,7 +325,7 @@ TEST_F(ServeApi, AnAnswerThatCalledComesBackWithoutAText) {
       "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor "
       "%}{% endfor %}",
       "", "");
-  // What models write where there are no parameters, and what a limit cut.
+  // Arguments that models write for functions without parameters, and arguments that a length limit cut.
   const std::pair<json, const char*> all[] = {
       {json(""), "{}"},
       {json(" "), "{}"},
@@ -369,7 +369,7 @@ TEST_F(ServeApi, WholeNumbersStayThoseThatTheyAre) {
   EXPECT_EQ(wide.message(), "\"tools\": 18446744073709551616 is a whole number of more than 64 bits");
 }
 
-// What a client sends is answered, whatever it is: with a request that the engine may have, or an error.
+// Every body gets an answer, whatever its bytes: a valid request for the engine, or an error.
 class Fuzz : public ServeApi {};
 
 TEST_F(Fuzz, JsonBodies) {

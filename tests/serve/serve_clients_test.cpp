@@ -1,4 +1,4 @@
-// What clients of other servers expect of this one: fields, endpoints and headers beside the plain ones.
+// Compatibility with clients of other servers: the additional fields, endpoints and headers that they expect.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -245,7 +245,8 @@ TEST_F(ServeClients, TextsEndWhereTheyAreTold) {
             server_->complete(kGreedy)["choices"][0]["text"]);
 }
 
-// As vLLM: it counts and is told among ids, and is no part of the text.
+// A stop token behaves as in vLLM: it counts as a generated token and is among the ids, but it is not in the
+// text.
 TEST_F(ServeClients, AStopTokenIsNoPartOfTheText) {
   const json body = with(kGreedy, {{"max_tokens", 12}, {"return_token_ids", true}});
   const json ids = server_->complete(body)["choices"][0]["token_ids"];
@@ -358,7 +359,7 @@ TEST_F(ServeClients, PagesOfAllowedOriginsMayAsk) {
   EXPECT_EQ(answer.headers.at("vary"), "Origin");
 }
 
-// Two places are taken, and who waits is told at once that it does.
+// Both KV slots are taken. A waiting stream gets its headers at once, and comments while it waits.
 TEST_F(ServeClients, AStreamThatWaitsHasHeadersAndComments) {
   const json busy = {{"prompt", "Once"}, {"max_tokens", 480}, {"ignore_eos", true}, {"stream", true}};
   std::vector<HttpClient> others;
@@ -484,7 +485,7 @@ TEST_F(ServeClients, OpenAisResponses) {
   const json items = {{{"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "Once upon a"}}}}}};
   EXPECT_EQ(server_->ask("/v1/responses", with(body, {{"input", items}}))["output"][0]["content"][0]["text"],
             text);
-  // What is long is not repeated in every event, or the client would be cut off as a slow one.
+  // Long fields are not repeated in every event, because the client would be disconnected as a slow one.
   const json long_one =
       with(body, {{"instructions", "Be short."}, {"metadata", {{"a", std::string(900'000, 'b')}}}});
   const json repeated = server_->ask("/v1/responses", long_one);
@@ -658,7 +659,7 @@ TEST(Batch, RefusesAFileThatIsNone) {
   EXPECT_NE(message("").find("no requests"), std::string::npos);
 }
 
-// What is no regular file is written in place, and "-" is standard output.
+// Output to a file that is not regular is written in place. The name "-" is standard output.
 TEST(Batch, WritesToAStream) {
   const TemporaryDirectory directory;
   const std::string input = directory.write("in.jsonl", batch_line("a", kGreedy).dump() + "\n");

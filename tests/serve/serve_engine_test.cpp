@@ -33,7 +33,7 @@ class EngineBesideGenerate : public ::testing::TestWithParam<int> {
  protected:
   static constexpr int kRequests = 8;
 
-  // The texts of these requests by `generate`.
+  // The texts that `generate` writes for these requests.
   std::vector<std::string> texts(const RunOptions& options) {
     EXPECT_EQ(run_generate(options), kExitOk);
     std::ifstream in(options.files.output);
@@ -130,9 +130,9 @@ class Gate {
   std::promise<void> reached_, opened_;
 };
 
-constexpr int kLong = 400;  // tokens that nobody waits for
+constexpr int kLong = 400;  // tokens of a text that the test does not wait for
 
-// A list of many texts waits behind nobody else's single one.
+// A list of many texts does not delay another client's single text.
 TEST(ServeEngine, ClientsTakeTurns) {
   ClusterSettings options = demo_pair();
   options.models.max_num_seqs = 1;
@@ -349,7 +349,7 @@ TEST(ServeEngine, CancelsWhatTheDrainLimitLeaves) {
   EXPECT_EQ(waiting->wait_for_end().reason, FinishReason::kCancelled);
 }
 
-// A coordinator's end where the target is told to have failed.
+// A coordinator's end of a transport that reports a failure of the target.
 class FailingTarget final : public Transport {
  public:
   FailingTarget(std::unique_ptr<Transport> inner, const std::atomic<bool>& fails)

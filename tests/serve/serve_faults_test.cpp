@@ -1,4 +1,4 @@
-// `outrider serve` under hostile, impatient and too many clients, and when it is told to stop.
+// `outrider serve` under hostile, impatient and too many clients, and when it is asked to stop.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -17,7 +17,7 @@ using nlohmann::json;
 
 const json kShort{{"prompt", "Once upon a time"}, {"max_tokens", 5}, {"temperature", 0}};
 
-// So many texts of so many tokens, one after the other where there is one place.
+// A request for `n` texts of 400 tokens. They run one after the other where there is one KV slot.
 json endless(int n) {
   return {
       {"prompt", "Once upon a time"}, {"max_tokens", 400}, {"n", n}, {"ignore_eos", true}, {"stream", true}};
@@ -138,7 +138,7 @@ std::vector<Hostile> hostile_bodies() {
       {"long_key", "{\"" + std::string(500'000, 'k') + "\": 1}", "*"}};
 }
 
-// Hundreds of refusals, and a stream that knows nothing of them.
+// Hundreds of bad requests are refused while a stream runs. The stream is not affected.
 TEST(ServeFaults, HostileBodiesAreRefusedByNameAndDisturbNobody) {
   ServedProgram server({"--draft-model", demo_draft(), "--quiet"});
   const json whole{{"prompt", "Once upon a time"}, {"max_tokens", 200}, {"seed", 1}, {"ignore_eos", true}};
@@ -181,7 +181,8 @@ TEST(ServeFaults, TokenEndpointsAreAsStrict) {
   }
 }
 
-// What `generate` marks, replies mark too: with chosen acceptance the text is not the model's.
+// A reply marks synthetic acceptance as `generate` does: with chosen acceptance rates the text is not the
+// model's.
 TEST(ServeFaults, SyntheticTextsSaySo) {
   ServedProgram server({"--draft-model", demo_draft(), "--synthetic-acceptance", "rates:0.8", "--quiet"});
   EXPECT_EQ(server.complete(kShort)["synthetic_acceptance"], "rates:0.8");
@@ -245,7 +246,8 @@ TEST(ServeFaults, AThousandClientsThatLeaveTakeNothingWithThem) {
   EXPECT_EQ(text_of(read_events(patient)), expected);
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
   EXPECT_TRUE(until([&] { return sample(server, kRunning) + sample(server, kWaiting) == 0; }));
-  // Who was not heard out leaves nothing to abort, and a few ran before their leaving was seen.
+  // Requests that were cut off before their end leave nothing to abort. A few requests ran before the server
+  // noticed that their client had left.
   const int64_t aborted = sample(server, ended("abort")), generated = sample(server, kGenerated);
   const int64_t more = static_cast<int64_t>(server.process().peak_memory()) - memory;
   std::printf("  %lld of 1000 aborted, %lld tokens, %.1f MB more\n", static_cast<long long>(aborted),
@@ -389,7 +391,7 @@ TEST(ServeFaults, HealthFollowsTheEngine) {
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5) << "at plain speed";
 }
 
-// A worker that hangs is here, and drafts for nobody.
+// A worker that hangs stays connected, and is given no sequence.
 TEST(ServeFaults, AWorkerThatIsLeftAloneDraftsForNobody) {
   ServedProgram server(
       {"--listen", "tcp://127.0.0.1:*", "--wait-for-draft-workers", "1", "--num-speculative-tokens", "4"},

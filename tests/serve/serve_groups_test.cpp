@@ -1,5 +1,5 @@
-// Servers whose target groups are programs of their own: what clients and those who watch the server see
-// while groups die, are absent, come back, or have no key.
+// Servers whose target groups are programs of their own: the replies and metrics while groups die, are
+// absent, return, or have no key.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -85,8 +85,8 @@ TEST_F(ServeJoiningGroups, RequestsWaitForAGroupAndWatchersKnow) {
   EXPECT_TRUE(until([&] { return status("/ready") == 200; }));
 }
 
-// Nobody waits for ever: after --target-timeout requests fail, new ones are refused, and a group that comes
-// later ends that.
+// Waiting is limited: after --target-timeout, waiting requests fail and new requests are refused. A group
+// that joins later restores service.
 TEST_F(ServeJoiningGroups, WhenRequestsWereGivenUpTheNextGroupServesAgain) {
   serve({"--target-timeout", "1"});
   auto first = group("first");
@@ -117,7 +117,7 @@ TEST_F(ServeJoiningGroups, WhenRequestsWereGivenUpTheNextGroupServesAgain) {
   EXPECT_EQ(text(), expected);
 }
 
-// Only a group with a listed key gets in, and the others disturb nobody.
+// Only a group with a listed key is accepted. Refused groups do not affect service.
 TEST_F(ServeJoiningGroups, KeysAtTheDoor) {
   const auto key = [&](const std::string& name) {
     const std::string file = directory_ / name;

@@ -1,4 +1,4 @@
-// What `outrider serve` makes of its flags before it opens anything, and what it says while it runs.
+// The flags of `outrider serve`, checked before it opens anything, and its messages while it runs.
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>

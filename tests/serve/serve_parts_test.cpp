@@ -1,4 +1,4 @@
-// Parts of a server that need no model: whose turn it is, how fast things go, what logs say.
+// Parts of a server that need no model: scheduling turns, measured speeds, log lines.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -123,7 +123,7 @@ HttpRecord record_of(int number) {
           .status = 200};
 }
 
-// All of what comes until `count` lines and dropped ones are told.
+// Reads the log until the lines and the reported number of dropped lines add up to `count`.
 std::pair<int64_t, int64_t> read_log(int fd, int64_t count) {
   std::string text;
   int64_t lines = 0, dropped = 0;
@@ -153,7 +153,7 @@ TEST(AccessLog, APipeThatNobodyReadsHoldsUpNothing) {
   for (int i = 0; i < kMany; ++i) log->write(record_of(i));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   EXPECT_GT(log->dropped(), 0);
-  // Whoever reads later gets what waited, and how much is missing, with the next line.
+  // A late reader gets the queued lines. The next line reports the number of dropped lines.
   const int fd = open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
   ASSERT_GE(fd, 0);
   const auto first = read_log(fd, kMany - log->dropped());

@@ -1,5 +1,5 @@
-// --scheduling-policy priority over HTTP: who is served first where places or the KV cache are short. The
-// order in which answers end is that of the access log.
+// --scheduling-policy priority over HTTP: the order of service when KV slots or the KV cache are short. The
+// access log gives the order in which answers end.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -93,8 +93,8 @@ TEST_F(ServePriority, IsIgnoredByDefault) {
   EXPECT_EQ(order(), (Ids{"first", "five", "three", "minus", "later"}));
 }
 
-// Two texts that run together, and a cache that has no room for both: the less urgent one gives its place up,
-// and by default the one that came last.
+// Two texts run together, and the KV cache has no room for both. With priorities the less urgent sequence is
+// preempted; by default the youngest sequence is preempted.
 class ServePriorityInAFullCache : public ServePriority {
  protected:
   Ids order_with(const char* policy) {

@@ -122,7 +122,7 @@ TEST_F(ServeStructure, ToolsThatMayBeCalledChangeNoText) {
   for (const json& event : stream({{"tools", kTools}, {"max_tokens", 20}}))
     streamed += event["choices"][0]["delta"].value("content", "");
   EXPECT_EQ(streamed, one["message"]["content"]);
-  // What was called and answered before is part of the prompt.
+  // Earlier tool calls and their results are part of the prompt.
   json messages = kChat["messages"];
   messages.push_back(json::parse(R"({"role": "assistant", "content": null, "tool_calls": [{"id": "1",
       "type": "function", "function": {"name": "get", "arguments": "{\"z\": 1, \"a\": 2}"}}]})"));

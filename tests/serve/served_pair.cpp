@@ -114,7 +114,7 @@ Ticket ServedPair::submit(Request request, const std::shared_ptr<Client>& client
 
 void ServedPair::ask_to_drain() {
   drains_ = true;
-  engine_.cancel(Ticket{});  // nobody's: wakes it
+  engine_.cancel(Ticket{});  // a ticket without a request: only wakes the engine
 }
 
 Status ServedPair::end() {

@@ -14,7 +14,7 @@
 
 namespace outrider::testing {
 
-// What a client was told.
+// A client that records its replies.
 class Client final : public RequestSink {
  public:
   void emitted(const Emit& emit) override;

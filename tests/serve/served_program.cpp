@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-// That nobody has at this moment: the program tells its own only when it is ready.
+// A port that is free at this moment. It is chosen here because the program prints its own port only when it
+// is ready.
 uint16_t free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

@@ -40,7 +40,7 @@ struct Events {
   bool is_done = false;  // [DONE] came, and then the proper end
 };
 Events read_events(HttpClient& client);
-// What the chunks of one choice add up to.
+// The concatenated text of the chunks of one choice.
 std::string text_of(const Events& events, int choice = 0);
 
 }  // namespace outrider::testing

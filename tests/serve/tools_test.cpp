@@ -267,7 +267,8 @@ TEST(Structures, SchemasLoseWhatForbidsNothingAndTheLibraryRefuses) {
   EXPECT_EQ(
       adapted(R"({"anyOf":[{"format":"date"},{"format":"password"}],"$defs":{"a":{"format":"int64"}}})"),
       R"({"anyOf":[{"format":"date"},{}],"$defs":{"a":{}}})");
-  // What forbids something, what only has the name of a keyword, and what is no schema stay.
+  // Schema parts that stay: constraints, properties that only share a keyword's name, and values that are not
+  // schemas.
   for (const char* kept : {R"({"uniqueItems":true})",
                            R"({"properties":{"format":{"enum":["x"]},"uniqueItems":{"const":false}}})",
                            R"({"default":{"format":"x"},"enum":[{"format":"x"}]})",

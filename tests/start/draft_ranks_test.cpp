@@ -1,4 +1,4 @@
-// A draft worker of two ranks of which one cannot load its part.
+// A draft worker of two ranks, one of which cannot load its part.
 #include "start/draft_ranks.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-// What each rank says in the end; `fails` has no draft model where it looks for one.
+// Final messages of all ranks. Rank `fails` has no draft model at its path.
 std::vector<std::string> load_with_failing_rank(int fails) {
   const auto pair = source_dir() / "launch/demo_pair";
   RoleSettings settings{.models = {}, .speculation = {}, .quiet = true};

@@ -1,5 +1,5 @@
-// What ranks compare before they load: whoever differs in what decides a text or a size is named to
-// everybody.
+// Ranks compare their settings before they load. A rank that differs in a setting which affects texts or
+// sizes is named on every rank.
 #include "start/rank_setup.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ RoleSettings settings_of(const std::filesystem::path& model) {
   return settings;
 }
 
-// Zeros instead of so many bytes in the middle of the largest tensor: a copy into a file of the final size
-// that broke off.
+// Replaces `bytes` bytes in the middle of the largest tensor with zeros, like an interrupted copy into a file
+// that has its final size.
 void break_off(const std::filesystem::path& model, int64_t bytes) {
   int64_t at = 0;
   {
@@ -42,7 +42,7 @@ void break_off(const std::filesystem::path& model, int64_t bytes) {
   file << std::string(static_cast<size_t>(bytes), '\0');
 }
 
-// What each of two ranks says.
+// The message of each of two ranks.
 std::vector<std::string> compare(const RoleSettings& first, const RoleSettings& second, bool drafts = false) {
   const auto group = make_thread_collectives(2);
   std::vector<std::string> said(2);

@@ -1,4 +1,4 @@
-// How many threads a role computes with, for the bytes of its weights, in every way that it may start.
+// The number of compute threads of a role, from the bytes of its weights, for every way of starting the role.
 #include "start/role_threads.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kSmall = 17'000'000, kTiny = 1'300'000, kLarge = 2200 * kMiB;
 
-// Automatic: tiny weights get one thread whatever the cores, large ones all of them.
+// Automatic number of threads: tiny weights get one thread whatever the number of cores, large weights get
+// all cores.
 TEST(RoleThreads, FollowTheBytesWhereNobodySaidHowMany) {
   for (const int cores : {1, 2, 8, 64}) {
     const LocalThreads alone = local_threads(0, 0, 1, cores);
@@ -38,7 +39,7 @@ TEST(RoleThreads, RanksOfOneProcessShareItsCores) {
   EXPECT_EQ(local_threads(0, 0, 4, 2).target.of(kLarge), 1);
 }
 
-// What was asked for is what there is.
+// An explicit number of threads is used unchanged.
 TEST(RoleThreads, ExplicitNumbersStay) {
   EXPECT_EQ(role_threads(2, 8).of(kSmall), 2);
   EXPECT_EQ(local_threads(2, 0, 1, 8).target.of(kSmall), 2);
@@ -58,7 +59,8 @@ TEST(RoleThreads, ExplicitNumbersStay) {
   EXPECT_EQ(local_threads(0, 2, 1, 8, 4).draft.of(kLarge), 1);
 }
 
-// A draft rank hands its child what it may count on, and not a number that somebody seems to have asked for.
+// A draft rank passes its child the number of cores that the child may use. --threads stays 0 (automatic)
+// unless the user set it.
 TEST(RoleThreads, AChildDecidesByItsOwnWeights) {
   const auto value = [](const DraftChildOptions& child, const std::string& flag) {
     RoleSettings settings;

@@ -1,4 +1,4 @@
-// What a target measures before it joins.
+// Measurements that a target makes before it joins.
 #include <gtest/gtest.h>
 
 #include <cmath>

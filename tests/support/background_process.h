@@ -1,4 +1,4 @@
-// A program that runs beside the test: it can be sent signals, and what it has said so far can be read.
+// A program that runs beside the test. The test can send it signals and read its output so far.
 #pragma once
 
 #include <sys/types.h>

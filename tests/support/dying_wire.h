@@ -1,5 +1,5 @@
-// One end of a connection whose owner dies after so many messages of a kind: in place of the next one, which
-// is not sent.
+// One end of a connection whose owner dies after a given number of messages of one kind. The next message of
+// that kind is not sent.
 #pragma once
 
 #include <memory>

@@ -97,7 +97,7 @@ void begin(Comm& comm, Group& group) {
   }
 }
 
-// What the devices do by themselves.
+// Runs the background work of the devices until nothing more can proceed.
 void go_on(World& world) {
   for (bool changed = true; changed;) {
     changed = false;

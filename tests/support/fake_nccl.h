@@ -1,7 +1,7 @@
-// A stand-in for NCCL between threads of one process, over the emulation of streams: communicators that meet
-// by their id and are ready when all have joined, in the background; groups of sends and receives that begin
-// when their stream has come to them, match in order for each pair, and end when all of them have; abort. And
-// what can go wrong.
+// A stand-in for NCCL between threads of one process, over the emulation of streams. Communicators meet by
+// their id and become ready in the background when all ranks have joined. A group of sends and receives
+// begins when its stream reaches it, matches in order for each pair of ranks, and ends when every operation
+// has ended. Abort and failures can be provoked.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ struct FakeNccl {
   std::atomic<int64_t> fail_after{-1};  // groups of `fail_rank`: then its communicator reports an error
   std::atomic<int64_t> fail_rank{0};
 
-  // What happened.
+  // Counters of events.
   std::atomic<int64_t> made{0}, aborted{0}, sent{0}, mismatched{0};
 
   void reset() {

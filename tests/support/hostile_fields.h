@@ -75,7 +75,7 @@ class HostileArchive {
     leaf(field.values, {"", std::string(field.cap, '\xff'), std::string("\0\x1b[2J%n%s", 9), "tcp://",
                         "ipc://x", "tcp://127.0.0.1:1", "inproc://x"});
   }
-  // How many there are; then the first and the last of them.
+  // Mutates the length of the list, then its first and its last element.
   template <class T>
   void visit(Capped<std::vector<T>>& field) {
     std::vector<T>& list = field.values;

@@ -1,5 +1,5 @@
-// A link for tests of either end: what it is asked to transfer is theirs to look at, and nothing is copied
-// between hosts and devices.
+// A link for tests of either end: it records the requested transfers, and copies nothing between hosts and
+// devices.
 #pragma once
 
 #include <cstdint>

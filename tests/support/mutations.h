@@ -1,4 +1,4 @@
-// Damaged inputs for fuzz tests: the same in every run, so that what one run finds the next one finds too.
+// Damaged inputs for fuzz tests. They are the same in every run, so every failure can be reproduced.
 #pragma once
 
 #include <chrono>

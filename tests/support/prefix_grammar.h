@@ -1,5 +1,5 @@
-// A grammar without a language: which tokens may come next is a hash of the text so far. All kinds of masks
-// come up (one token, few, many, all but some, all), and so do ends.
+// A grammar without a language: a hash of the text so far decides the allowed tokens. All kinds of masks
+// occur (one token, few, many, all but some, all), and so do ends.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@ struct PrefixGrammarOptions {
   uint64_t seed = 1;
   std::vector<TokenId> ends;
   int32_t over_after = 12;   // tokens; a text may be over then
-  int32_t empty_after = -1;  // so many tokens nothing may follow; -1: never
-  int32_t error_after = -1;  // so many tokens the matcher fails, and does no more; -1: never
-  int32_t limit_after = -1;  // so many tokens it accepts no further one, and does no more; -1: never
+  int32_t empty_after = -1;  // after this many tokens no token is allowed; -1: never
+  int32_t error_after = -1;  // after this many tokens the matcher fails for good; -1: never
+  int32_t limit_after = -1;  // after this many tokens it accepts no further one; -1: never
   bool is_even = false;      // about half of the tokens may follow anything
 };
 

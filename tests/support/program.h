@@ -12,7 +12,7 @@
 
 namespace outrider::testing {
 
-// Every wait is so many times longer, as that of ctest: cmake/outrider.cmake.
+// Factor on every wait of the tests; ctest uses the same factor (cmake/outrider.cmake).
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kPatience = 6;
 #else

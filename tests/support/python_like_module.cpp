@@ -1,4 +1,4 @@
-// A shared library that wants symbols of Python which no library has, as modules of Python do.
+// A shared library that needs symbols of Python, as Python modules do. No library provides them here.
 extern "C" {
 extern char PyOutriderTest_Object;
 void PyOutriderTest_Function();

@@ -1,6 +1,6 @@
-// Stands in for a limit on threads that nobody else on the machine feels: loaded in front of the C library
-// (LD_PRELOAD), or linked into a test program, its pthread_create refuses, as the kernel does at a limit,
-// while OUTRIDER_TEST_MOST_THREADS threads of the process live that it has made. Unset: no limit.
+// Emulates a limit on threads that does not affect other processes of the machine. It is loaded in front of
+// the C library (LD_PRELOAD) or linked into a test program. Its pthread_create refuses, as the kernel does at
+// a limit, while OUTRIDER_TEST_MOST_THREADS threads created by it are alive. Unset: no limit.
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
-// A draft worker's transport that loses, holds back or repeats rows of the target's states on their way to
-// it.
+// A draft worker's transport that loses, delays or repeats hidden states of the target on their way to the
+// worker.
 #pragma once
 
 #include <deque>

@@ -4,7 +4,7 @@
 
 namespace outrider {
 
-// Tests that were moved to another machine with their files are told where these are.
+// OUTRIDER_SOURCE_DIR names the source directory for tests that run on another machine.
 std::filesystem::path source_dir() {
   const char* elsewhere = std::getenv("OUTRIDER_SOURCE_DIR");
   return elsewhere ? elsewhere : OUTRIDER_SOURCE_DIR;

@@ -1,4 +1,5 @@
-// A directory of its own for a test, removed with everything in it at the end: a test program may run beside itself.
+// A directory of its own for a test, removed with its contents at the end. A test program may run twice at
+// once.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A whole engine in this process, over models without text: a coordinator, target groups of threads and
-// drafters, joined by any transport. What `outrider generate` does, minus files and flags.
+// A whole engine in this process, over models without text: a coordinator, target groups as threads, and
+// drafters, connected by any transport. It does the same as `outrider generate` without files and flags.
 #pragma once
 
 #include <array>
@@ -59,15 +59,16 @@ struct ClusterOptions {
   bool tree_by_rank = false;  // as TreeOptions::by_rank
   int drafters = 1;
   std::string link;  // --emulate-link
-  // Dense q in slices: over Unix sockets, or TCP with keys as the wire says. `door`: wraps that of a rank.
+  // Dense q in slices, over Unix sockets, or over TCP with keys as the wire requires. `door` wraps a rank's
+  // transport.
   bool slices = false;
   std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport> door)> door;
   std::chrono::milliseconds slice_timeout{60'000};
   // Besides, from device to device; `links` makes an end's.
   std::function<RowLinks(RowLinkOptions end)> links;
-  // The same for rows of states, to a head at draft workers; it needs doors, too.
+  // The same for hidden states that go to a head at draft workers. It needs endpoints too.
   std::function<RowLinks(RowLinkOptions end)> state_links;
-  // Wraps that of a drafter.
+  // Wraps the transport of a drafter.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> transport)> drafter_wire;
   // Wraps that of a target group's leader.
   std::function<std::unique_ptr<Transport>(int group, std::unique_ptr<Transport> transport)> target_wire;

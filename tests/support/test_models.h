@@ -26,7 +26,7 @@ inline const std::vector<std::string> kGoldenModels{
     "llama2", "llama3.1", "llama3.2",           "llama-bias", "mistral",
     "qwen2",  "qwen3",    "llama-bias-sharded", "qwen3-bf16", "qwen3-fp16"};
 
-// Of families, windows and rotations beyond those.
+// Further model families, attention windows and rotary embeddings.
 inline const std::vector<std::string> kFamilyModels{
     "gemma2",    "gemma3",         "phi3",         "olmo2",        "granite",          "smollm3",
     "mixtral",   "mistral-window", "qwen3-window", "llama-linear", "llama-dynamic",    "qwen2-yarn",

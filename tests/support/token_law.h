@@ -1,5 +1,5 @@
-// The law of what follows a prompt, from the model itself, and whether samples follow it: of the second
-// token, which is the first that a draft can propose, or of the first few.
+// The exact distribution of the tokens after a prompt, computed from the model, and a test that samples
+// follow it. Covers the second token, which is the first that a draft can propose, or the first few tokens.
 #pragma once
 
 #include <gtest/gtest.h>

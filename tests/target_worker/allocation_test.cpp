@@ -1,4 +1,4 @@
-// A pass of a shape that was seen before allocates nothing, and taking slices of q never does.
+// A forward pass of a shape seen before allocates nothing, and receiving slices of q never allocates.
 #include <gtest/gtest.h>
 
 #include "target_worker/slice_inbox.h"

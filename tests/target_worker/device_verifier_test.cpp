@@ -1,5 +1,5 @@
-// Verification on a CUDA device, or on its emulation: the verdicts of the host's rules, for any number of
-// ranks and however the ranks talk.
+// Verification on a CUDA device, or on its emulation: the results equal those of the host's rules, for any
+// number of ranks and any transport between ranks.
 #include "target_worker/cuda/device_verifier.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 enum class Link { kStaged, kPeer };
 
-// Of each round; none at all: drafts are chains, and no verifier of trees is asked.
+// Parents of the nodes of each round's tree. Empty: drafts are chains, verified without a tree verifier.
 using Parents = std::vector<std::vector<int32_t>>;
 std::vector<VerifyRequest> requests_with(const RankPass& pass, const Parents& parents) {
   std::vector<VerifyRequest> requests = pass.requests;
@@ -44,8 +44,8 @@ std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds,
                               .vocab_size = host.vocab_size,
                               .stream = stream,
                               .host_room = room.data()};
-    pass.group.barrier();               // nobody allocates any more while a peer's kernel waits for it
-    EXPECT_EQ(verifier->busy_ns(), 0);  // it was asked nothing yet
+    pass.group.barrier();               // all allocations are done before a kernel waits for a peer
+    EXPECT_EQ(verifier->busy_ns(), 0);  // it has had no work yet
     const auto results = verifier->verify(requests_with(pass, parents), logits);
     own_stats = verifier->stats();
     EXPECT_TRUE(verifier->busy_ns().has_value());
@@ -98,7 +98,7 @@ std::vector<int32_t> add_branches(std::mt19937_64& rng, TestRound& round) {
   return parents;
 }
 
-// A p/q rule whose children are drawn independently: nodes anywhere, and the q of those that have some.
+// A p/q rule whose child nodes are drawn independently. Nodes may be anywhere; nodes with children have a q.
 std::vector<int32_t> grow_sampled_tree(std::mt19937_64& rng, Rule rule, TestRound& round) {
   round.params.rule = rule;
   round.q_kind = QKind::kSparse;
@@ -124,8 +124,8 @@ class DeviceVerifierTest : public testing::Test {
   }
 };
 
-// What is ranked before a pass overwrites it, by the device and by the host, of all rows but one, on so many
-// ranks. Every rank has the same.
+// The tokens that are ranked before a pass overwrites the logits, on the device and on the host, for every
+// row but one and over `ranks` ranks. Checks that every rank has the same tokens.
 std::vector<TokenId> ranked(const TestRound& round, int ranks, bool on_device) {
   std::vector<TokenId> first;
   std::mutex mutex;
@@ -270,7 +270,7 @@ TEST_F(DeviceVerifierTest, TreesAreDecidedAsTheHostDecidesThem) {
   EXPECT_GT(accepted, 20);
 }
 
-// A grammar at most rows: one token, most of them, or any.
+// Adds a grammar mask to most rows. It allows very few tokens, almost all tokens, or about a half or a third.
 void add_masks(std::mt19937_64& rng, TestRound& round, std::map<TokenSet::Form, int>& forms) {
   const auto vocab = static_cast<int32_t>(round.vocab_size());
   for (size_t row = 0; row < round.raw.size(); ++row) {

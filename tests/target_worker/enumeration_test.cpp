@@ -1,5 +1,6 @@
-// Losslessness, exactly: the law of what one round emits, summed over all draft paths and integrated over the
-// uniforms, against tests/vectors/enumeration.json and against the target's own law of gamma + 1 tokens.
+// Exact proof of losslessness: the distribution of the tokens that one step emits, summed over all draft
+// paths and integrated over the uniforms. It is compared with tests/vectors/enumeration.json and with the
+// target's own distribution of gamma + 1 tokens.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// What ranks make of hidden states is what the drafter drew from; states that lie lose their draft on all
-// ranks.
+// The q that ranks compute from hidden states equals the q that the drafter drew from. Invalid hidden states
+// make all ranks drop the draft.
 #include "target_worker/hidden_rows.h"
 
 #include <gtest/gtest.h>

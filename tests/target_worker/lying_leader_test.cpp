@@ -1,5 +1,5 @@
-// A target rank whose plans say what cannot be: whatever the field, it refuses the plan before it did
-// anything, or carries it out.
+// A target rank that receives invalid plans. For every field, the rank either refuses the plan before doing
+// anything or executes it.
 #include <gtest/gtest.h>
 
 #include "base/hash.h"

@@ -1,5 +1,5 @@
-// Whole texts: draft and verify rounds on a toy pair of models, against plain decoding and against the
-// target's law.
+// Whole texts from spec steps on a toy pair of models, against plain decoding and against the target's
+// distribution.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Trees under the rules that need q, from raw logits to verdicts: those of whole rows in text-book doubles,
-// on any number of ranks.
+// Trees under the rules that need q, from raw logits to results: equal to whole-row rules in text-book
+// doubles, on any number of ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>

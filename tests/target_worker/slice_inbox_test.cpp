@@ -1,5 +1,5 @@
-// Which slices of q an inbox keeps: the newest of each open sequence, if they fit, and only for the plan that
-// names them.
+// The slices of q that an inbox keeps: the newest slice of each open sequence, if it fits. Only the plan that
+// names a slice can use it.
 #include "target_worker/slice_inbox.h"
 
 #include <gtest/gtest.h>

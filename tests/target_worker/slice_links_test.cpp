@@ -1,4 +1,4 @@
-// A rank's ends of links: which transfers it takes part in, and what comes of those that fail.
+// A rank's ends of links: the transfers it takes part in, and its handling of failed transfers.
 #include "target_worker/slice_links.h"
 #include "tests/support/memory_row_link.h"
 
@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 constexpr IndexRange kRange{100, 104};
 constexpr Generation kWorker{9};
 
-// What was asked of it. Slots have numbers for addresses.
+// Records the transfers that it was asked for. Slot numbers stand for addresses.
 struct ScriptedLink final : testing::MemoryRowLink {
   std::vector<std::pair<int32_t, int32_t>> transfers;  // slot, rows
   std::array<uint16_t, 8> memory{};
@@ -114,7 +114,7 @@ TEST_F(SliceLinksTest, ADeadlineEndsTheLink) {
   EXPECT_TRUE(q.lost && q.link_lost);
   EXPECT_EQ(link_->now, LinkState::kBroken);
   EXPECT_TRUE(worker_was_told());
-  // What was announced before the worker heard of it: nobody waits for a minute.
+  // A transfer announced before the worker knew of it is not awaited for a minute.
   send(transfer(1, 2));
   inbox_->look();
   EXPECT_TRUE(gather(entry(1)).link_lost);
@@ -147,8 +147,7 @@ TEST_F(SliceLinksTest, WhatCannotBeEndsTheLink) {
   }
 }
 
-// Whatever a worker sends to the door: who waits does so no longer than the deadline, and what came right is
-// used.
+// No message from a worker can delay a rank beyond the deadline. Valid slices are used.
 TEST_F(SliceLinksTest, NoFieldHarms) {
   const auto tell = [&](const Message& lie, const std::string& what) {
     SCOPED_TRACE(what);
@@ -187,7 +186,7 @@ TEST_F(SliceLinksTest, AnotherWorkersLinkIsNotEndedByALie) {
   EXPECT_EQ(link_->now, LinkState::kReady);
 }
 
-// Nor is a door that is never empty listened to for longer than that.
+// An endpoint with an endless stream of messages is not read beyond the deadline either.
 TEST(SliceInbox, AFloodDoesNotOutlastTheDeadline) {
   class Flood final : public Transport {
    public:
@@ -204,7 +203,8 @@ TEST(SliceInbox, AFloodDoesNotOutlastTheDeadline) {
   EXPECT_FALSE(inbox.collect(std::vector<PlanEntry>{entry(1)}, Clock::now() + 20ms));
 }
 
-// One rank got the rows by the link, another by its door: their sums do not mean the same.
+// One rank received the rows over the link, another over its endpoint. Their results cannot be combined, so
+// the draft is dropped.
 TEST(SliceSlots, RanksWithRowsOfDifferentWaysGiveTheDraftUp) {
   const std::vector<PlanEntry> entries{entry(1)};
   SliceSlots first({.range = kRange, .rank = 0, .sequences = 1, .rows = 3});

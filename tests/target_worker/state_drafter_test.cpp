@@ -1,5 +1,5 @@
-// A head beside a target: what it drafts after rounds with rejections is what it drafts after a fresh
-// prefill, and a group that drafts itself checks what it is asked.
+// A draft head at a target: its drafts after rejections equal its drafts after a fresh prefill. A group that
+// drafts itself checks the requests it receives.
 #include "target_worker/state_drafter.h"
 
 #include <gtest/gtest.h>
@@ -104,7 +104,7 @@ TEST_P(BesideTarget, DraftsAfterRejectionsAreThoseOfAFreshPrefill) {
       } else {
         EXPECT_EQ(rule, Rule::kToken);
       }
-      // Now and then nobody asks for a draft, and the head reads more at once.
+      // Some steps ask for no draft, so the head later prefills several tokens at once.
       if (random() % 4 == 0) (void)running.step(draft, 0), draft = {};
       draft = running.step(draft, 1 + static_cast<int32_t>(random() % 5));
     }

@@ -1,5 +1,5 @@
-// The leader's ends of the links by which rows of states go to draft workers: what it announces and sends,
-// and when rows must go another way.
+// The leader's ends of the links that carry hidden states to draft workers: announced and sent rows, and the
+// fallback to messages.
 #include "target_worker/state_links.h"
 #include "tests/support/memory_row_link.h"
 

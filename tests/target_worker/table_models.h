@@ -1,4 +1,4 @@
-// Models as tables and the laws of what they emit, for proofs by enumeration.
+// Models as tables and the distributions of their output, for proofs by enumeration.
 #pragma once
 
 #include <algorithm>

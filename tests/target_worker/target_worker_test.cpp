@@ -32,7 +32,7 @@ struct Rank {
   TargetWorker worker{*model, *group, options};
 };
 
-// What the coordinator mirrors of one sequence.
+// The coordinator's view of one sequence.
 struct Mirror {
   std::vector<TokenId> ids;
   int64_t kv = 0;
@@ -160,7 +160,7 @@ TEST(TargetWorker, PrefillChunksGiveNoVerdict) {
   EXPECT_EQ(verdicts[0].next, whole.worker.step(at_once).verdicts.at(0).next);
 }
 
-// What a text's tokens were worth when they were generated, they are worth when the text is a prompt.
+// Log-probabilities of a text's tokens at generation equal those of the same text scored as a prompt.
 TEST(TargetWorker, APromptIsScoredAsItWasGenerated) {
   Rank plain, scoring;
   Mirror mirror{.ids = random_ids(5, 3)};

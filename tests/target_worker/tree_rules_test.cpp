@@ -1,6 +1,6 @@
-// Losslessness of the tree rules, exactly: all drafts that can be drawn for a tree shape, all outcomes of the
-// accept tests with their probabilities, and the target's own law behind them, for every tree of up to four
-// nodes.
+// Exact proof that the tree rules are lossless. It enumerates all drafts of a tree shape and all outcomes of
+// the accept tests with their probabilities, and compares with the target's own distribution, for every tree
+// of up to four nodes.
 #include "target_worker/rules/tree_rules.h"
 
 #include <gtest/gtest.h>
@@ -174,7 +174,8 @@ TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
     }
 }
 
-// What block verification and token-wise rejection emit, by the same enumeration of chains.
+// The distribution of the tokens emitted by block verification and by token-wise rejection, from the same
+// enumeration of chains.
 Enumeration enumerate_chain(bool block, const TableModel& model, size_t gamma) {
   Enumeration result;
   std::vector<Path> paths{{}};

@@ -1,4 +1,4 @@
-// Trees are verified by a walk over the decisions of their rows.
+// Verification of trees: a walk from the root that follows the decision at each row.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +40,7 @@ LogitsShard shard_of(std::vector<float>& logits) {
 
 class TreeVerification : public ::testing::Test {
  protected:
-  // What plain decoding would choose behind a node.
+  // The token that plain decoding chooses after a node.
   TokenId plain(std::vector<float> row, const SamplingParams& sampling, Position position,
                 const TokenCounts& counts) {
     ShardedVerifier verifier(*single_);

@@ -102,9 +102,11 @@ inline RuleOutcome oracle(const TestRound& round) {
   return acceptance_rule(rule).decide({.draft = round.draft, .logits = logits, .p = p, .q = q}, draws);
 }
 
-// The outcome of a round in which row `bad` has no distribution: the tokens in front of it are tested, and
-// what they say stands. Where all of them are accepted the last is the next token, and the row behind it is
-// the next round's first. Empty: it is this round's first.
+// The outcome of a round in which row `bad` has no distribution. The tokens before that row are verified, and
+// their outcome stands. If every token before it is accepted, the last one becomes the next token, and row
+// `bad` is computed again as the first row of the next round. Empty if row `bad` is the first row of this
+// round.
+// this round.
 inline std::optional<RuleOutcome> oracle_before(const TestRound& round, size_t bad) {
   if (bad == 0) return std::nullopt;
   TestRound finite = round;
@@ -161,7 +163,7 @@ inline std::vector<float> shard_of(const std::vector<TestRound>& rounds,
   return shard;
 }
 
-// What one rank has of a pass.
+// One rank's inputs of a forward pass.
 struct RankPass {
   Collectives& group;
   const std::vector<VerifyRequest>& requests;
@@ -175,7 +177,7 @@ struct RankPass {
   }
 };
 
-// What a rank has of dense rows that came in slices.
+// One rank's part of dense rows that arrived in slices.
 struct SlicedRows {
   std::vector<QRow> rows;
   std::vector<uint64_t> drafted;
@@ -242,8 +244,8 @@ inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& ro
   });
 }
 
-// q from logits that resemble the target's, as the draft worker makes it: integer weights, dense or the best
-// m, and the others alike, or none of them.
+// q from logits that resemble the target's, in the draft worker's form: integer weights, dense or sparse.
+// Sparse rows have the best m tokens, and the remaining tokens share one equal weight or have none.
 inline QRow random_q(std::mt19937_64& rng, const std::vector<float>& near, QKind kind, size_t m) {
   std::vector<float> row = near;
   std::normal_distribution<float> noise(0, 0.5f);

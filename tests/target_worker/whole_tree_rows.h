@@ -1,5 +1,5 @@
-// The rows of a tree as one rank with the whole vocabulary holds them, in text-book doubles. What is left to
-// a test: who decides, and what a draw gives.
+// The rows of a tree on one rank with the whole vocabulary, in text-book doubles. The test supplies the
+// decision rule and the draws.
 #pragma once
 
 #include <algorithm>

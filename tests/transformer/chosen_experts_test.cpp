@@ -1,5 +1,5 @@
-// Of a mixture's experts a pass reads those that some row chose, and the bits are those of reading all. On
-// the emulation, which counts what kernels fetch.
+// A forward pass reads only the experts of a mixture that some row chose, and its bits equal those of reading
+// all experts. Runs on the emulation, which counts the bytes that kernels fetch.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -50,7 +50,8 @@ struct Mixture {
   DeviceBuffer<int32_t> tiles, steps, counts{1 + kMaxSlices};
 };
 
-// Of published codes: down's columns of all experts side by side, leaf by leaf, as a model's are loaded.
+// A mixture with quantized weights of a published format. The columns of down are those of all experts side
+// by side, partition by partition, as a model loads them.
 Mixture mixture_of_codes(const QuantScheme& scheme, const ExpertColumns& columns, StreamView stream) {
   const RandomCodes gate_up(scheme, 2 * columns.size(), kHidden, false, 1);
   const CodedPiece whole{&gate_up, {0, kHidden}};
@@ -236,8 +237,9 @@ TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
   EXPECT_TRUE(skipped);
 }
 
-// Of the forms for many rows, which fetch tiles in groups, and activations with the weights: of numbers, and
-// of published codes whose columns lie in their order or, where groups do not fill units, in another.
+// Covers the kernels for many rows, which fetch tiles in groups and activations together with the weights.
+// Weights are plain numbers, or published codes whose columns keep their order or, where groups do not fill
+// units, are reordered.
 TEST_F(ChosenExpertsTest, ManyRowsThatChoseTwoExpertsReadAThird) {
   const ExpertColumns columns{
       .experts = kExperts, .each = ends({32, 32, 64, 96}), .shared = ends({0, 0, 0, 0})};
@@ -278,7 +280,7 @@ TEST_F(ChosenExpertsTest, ManyRowsThatChoseTwoExpertsReadAThird) {
     }
 }
 
-// Of fp32, which is not copied first: what is not needed may be NaN.
+// fp32 weights are multiplied in place, without a copy first. Weights that are not needed may be NaN.
 TEST_F(ChosenExpertsTest, NothingElseIsReadOfFp32) {
   const ExpertColumns columns{
       .experts = kExperts, .each = ends({32, 64, 80, 96}), .shared = ends({0, 0, 0, 0})};
@@ -300,7 +302,7 @@ TEST_F(ChosenExpertsTest, NothingElseIsReadOfFp32) {
   }
 }
 
-// A share that is no number is computed with, and so is told.
+// A NaN share of the router is not skipped as a zero share, so the NaN reaches the output.
 TEST_F(ChosenExpertsTest, NanOfARouterIsNotSkipped) {
   const Mixture m(WeightType::kBFloat16, {.experts = kExperts, .each = ends({32}), .shared = ends({0})},
                   *stream);
@@ -329,7 +331,7 @@ TEST_F(ChosenExpertsTest, ATokenReadsItsOwnExperts) {
   const auto bytes = [](const ModelConfig& c) {
     return static_cast<double>(plan_weights(c, ShardPlan(c, {}), WeightFormat::kBFloat16).bytes);
   };
-  // Of the embedding a token has one row.
+  // A token reads one row of the embedding.
   const auto table = static_cast<double>(
       DeviceMatrix::bytes_for(WeightType::kBFloat16, config.vocab_size, even_slices(config.hidden_size)));
   const double others = bytes(without) - table, experts = bytes(config) - bytes(without);

@@ -1,4 +1,5 @@
-// Paged attention on the device against plain loops in double, and its bits over tiles, turns and grids.
+// Paged attention on the device against plain loops in double. Its bits stay the same over tiles, turns and
+// grids.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,8 +27,8 @@ struct Look {
 // Windows that begin inside a split and hide none, and that hide whole ones.
 constexpr Look kLooks[]{{}, {.scale = 0.4f, .cap = 1.5f, .window = 20}, {.window = 200}};
 
-// Sequences whose blocks are interleaved in the pool, and rows that attend to them. Whatever no row may read
-// is NaN: slots behind the last row's position and blocks of nobody.
+// Sequences whose blocks are interleaved in the pool, and rows that attend to them. Every slot that no row
+// may read is NaN: slots after the last row's position, and blocks without a sequence.
 class Attention {
  public:
   // Rows: (sequence, position), those of a sequence together and ascending. Tails: of nodes of a tree, which
@@ -144,7 +145,8 @@ class Attention {
   float stored(float number) const {
     return shape_.type == KvType::kBFloat16 ? to_float(to_bf16(number)) : number;
   }
-  // What is behind head_dim in the last tile is never written, so it is as it was allocated.
+  // Kernels never write the padding behind head_dim in the last tile, so it keeps its content from
+  // allocation.
   void clear_padding() {
     const KvLayer padded{.type = shape_.type,
                          .kv_heads = shape_.kv_heads,

@@ -1,5 +1,5 @@
-// Codes of published checkpoints on the device: products of every form against the numbers that the codes
-// stand for, and golden models of every format against the CPU's, over batches, chunks and ranks.
+// Published quantized weights on the device: products of every kernel form against the dequantized weights,
+// and golden models of every format against the CPU's results, over batches, chunks and ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ TEST_F(CudaCodeProducts, EqualDoubles) {
               sum += term;
               size += std::abs(term);
             }
-            // What a minimum takes away was added before.
+            // The sum first adds the part that a minimum subtracts later, so the error bound is larger.
             if (c.scheme.zero_type == ZeroType::kMinimum) size *= 8;
             ASSERT_NEAR(static_cast<double>(out[static_cast<size_t>(m * kN + n)]), sum, 3e-6 * size + 1e-30)
                 << c.name << (is_cut ? ", cut" : "") << ", n " << n << ", row " << m << " of " << rows;
@@ -257,7 +257,7 @@ TEST(CudaCodeForms, CodesStayPacked) {
   EXPECT_EQ(bits({.code = C::kE4m3, .scale = S::kBFloat16, .group = 14336}), 8.25);
 }
 
-// What has no form is refused.
+// Schemes without a device kernel are refused.
 TEST(CudaCodeForms, OthersHaveNone) {
   EXPECT_FALSE(
       code_form({.zero_type = ZeroType::kStored, .scale = ScaleType::kFloat32, .group = 32}, 128, false));

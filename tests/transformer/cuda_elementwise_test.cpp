@@ -1,4 +1,4 @@
-// Norms, SwiGLU and graphs of them on the device.
+// Norms, SwiGLU and CUDA graphs with both on the device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -114,7 +114,8 @@ TEST_F(CudaOps, SumAndNormInOneKernelHasTheBitsOfTwo) {
   }
 }
 
-// What attention or an MLP yields is normed before it is added; and what follows may want no norm.
+// The output of attention or of an MLP is normalised before it is added. The following operation may need no
+// norm.
 TEST_F(CudaOps, NormOfWhatIsAddedEqualsDoubles) {
   constexpr int64_t kRows = 3, kHidden = 300;
   const auto residual = random_floats(kRows * kHidden, 1), added = random_floats(kRows * kHidden, 2);

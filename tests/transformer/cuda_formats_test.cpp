@@ -1,4 +1,5 @@
-// Golden models of every published format on the device: beside the CPU's, over batches, chunks and ranks.
+// Golden models of every published format on the device, compared with the CPU, over batches, chunks and
+// ranks.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -74,7 +75,7 @@ TEST_P(CudaPublishedFormat, BitsDependOnNoBatchNoChunkAndNoRanks) {
       reference, {together.begin() + static_cast<ptrdiff_t>(reference.size()), together.end()}));
 }
 
-// What is told before loading is what loading takes.
+// The memory planned before loading equals the memory that loading allocates.
 TEST_P(CudaPublishedFormat, MemoryIsPlanned) {
   auto single = make_single_collectives();
   const fs::path path = format_path(GetParam());

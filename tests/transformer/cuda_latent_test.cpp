@@ -1,4 +1,4 @@
-// What latent attention needs beside the attention itself: products of single heads, and what is cached.
+// Latent attention (MLA) without the attention itself: products of single heads, and the cached values.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ class HeadsOfNoise {
     stream.synchronize();
   }
 
-  // Of rows [first, first + rows).
+  // The products of rows [first, first + rows).
   std::vector<float> operator()(int64_t first, int64_t rows, bool is_x_float) const {
     const std::vector<float> own(x_.begin() + first * width(), x_.begin() + (first + rows) * width());
     const auto floats = to_device(own, stream_);

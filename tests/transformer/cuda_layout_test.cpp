@@ -1,4 +1,4 @@
-// Where weights and KV lie in device memory; runs everywhere.
+// The layout of weights and KV in device memory. Runs without a device.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -24,7 +24,8 @@ TEST(CudaLayout, TiledOffsetsAreOneToOne) {
   }
 }
 
-// Shapes of an 8B model on 132 multiprocessors: no product leaves half of them without a block.
+// Shapes of an 8B model on 132 multiprocessors: every product gives at least half of the multiprocessors a
+// block.
 TEST(CudaLayout, WideProductsFillADevice) {
   const auto choose = [](int64_t rows, int64_t n, int bits = 16, bool may_split = true) {
     const WideProduct form = choose_wide_product(rows, n, 8, 132, bits, may_split && rows <= kSplitRows);

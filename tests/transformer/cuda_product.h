@@ -10,8 +10,8 @@
 
 namespace outrider::cuda {
 
-// What the host makes of numbers [n, k]: codes as the device's functions name them, and scales by row and
-// group.
+// Numbers [n, k] as the host quantizes them: codes in the encoding of the device's functions, and scales by
+// row and group.
 struct Quantised {
   std::vector<uint8_t> codes;  // [n, k]
   std::vector<bf16> scales;    // [n, groups]
@@ -31,7 +31,7 @@ inline Quantised quantised(const MatrixView& m, const std::vector<float>& values
   return q;
 }
 
-// What a matrix holds of `values` [n, k]: rounded, or quantised by the host's definition.
+// The values that a matrix represents for `values` [n, k]: rounded, or quantized as the host does it.
 inline std::vector<float> representable(const MatrixView& m, std::vector<float> values) {
   if (m.type == WeightType::kBFloat16)
     for (float& v : values) v = to_float(to_bf16(v));
@@ -106,7 +106,7 @@ class Product {
                                 int multiprocessors = 1) const {
     return run(x, shared_bytes, multiprocessors, {});
   }
-  // The contraction split over blocks, where the shape and so many multiprocessors allow it.
+  // The product with its contraction split over blocks, if the shape and `multiprocessors` allow it.
   std::vector<float> split(const std::vector<float>& x, int64_t shared_bytes, int multiprocessors) const {
     return run(x, shared_bytes, multiprocessors,
                {split_parts_.data(), split_arrived_.data(), split_parts_.size()});

@@ -1,5 +1,5 @@
-// What tests of CUDA ops share: device memory to and from vectors, random inputs, the fixture. They run on a
-// device, and on the emulation.
+// Shared helpers for tests of CUDA ops: copies between device memory and vectors, random inputs, and the
+// fixture. The tests run on a device and on the emulation.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Products of many rows on the device: every form has the bits of the one that stages nothing. Those of
-// published codes: cuda_codes_test.
+// Products of many rows on the device: every kernel form gives the bits of the form without staging.
+// Published quantized weights are tested in cuda_codes_test.
 #include <gtest/gtest.h>
 
 #include <set>

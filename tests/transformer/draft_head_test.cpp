@@ -1,5 +1,5 @@
-// Quantised states and the int8 head: the same bits as plain loops give, and as little error as theory
-// allows.
+// Quantized hidden states and the int8 lm_head: the same bits as plain loops, and an error within the
+// theoretical bound.
 #include "transformer/model/draft_head.h"
 
 #include <gtest/gtest.h>

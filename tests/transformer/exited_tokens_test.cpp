@@ -1,5 +1,5 @@
-// Passes whose rows go on from the layer where they exited once: the bits of passes that compute everything,
-// in logits, caches and states, whatever else is in the batch.
+// Forward passes that resume rows from the layer where they exited early. They give the bits of passes that
+// compute every layer, in logits, caches and hidden states, whatever else is in the batch.
 #include <gtest/gtest.h>
 
 #include "tests/transformer/model_suite.h"
@@ -104,7 +104,7 @@ class Batch {
   struct Text {
     KvHandle kv;
     std::vector<TokenId> ids;       // as drafted
-    size_t known = 0;               // of them in the cache
+    size_t known = 0;               // number of `ids` that are in the cache
     std::vector<TokenId> verified;  // in place of `ids`
     ExitedTokens exited = {};
   };

@@ -1,4 +1,5 @@
-// Mixtures of experts: which are chosen, and that a row's bits are its own whatever the rows beside it chose.
+// Mixtures of experts: the choice of experts, and a row's bits, which do not depend on the other rows'
+// choices.
 #include "transformer/model/expert_rows.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Passes through the first layers of a model: those of a checkpoint that has no others, bit for bit, on any
-// number of ranks, whatever shares the pass; and they leave nothing that a whole pass would notice.
+// Forward passes through the first layers of a model. They give the bits of a checkpoint that has only these
+// layers, on any number of ranks and in any batch. They leave nothing behind that affects a whole pass.
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_directory.h"

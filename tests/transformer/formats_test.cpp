@@ -1,5 +1,6 @@
-// Quantised checkpoints as they are published (tests/goldens/formats): dequantised values and logits against
-// those of the packages and formulas that made them, the contract of bits, and files that are wrong.
+// Published quantized checkpoints (tests/goldens/formats): dequantized values and logits against those of the
+// packages and formulas that made them, the same bits for every batching and rank count, and errors for
+// invalid files.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -109,7 +110,7 @@ TEST_P(PublishedFormat, DequantisedRowsAreThoseOfItsPackage) {
   EXPECT_GE(checked, GetParam() == "gguf-qwen2-halves" ? 0 : 6);
 }
 
-// What inputs lose by their format, as a share of the logits of a tiny random model.
+// Error from the format of the inputs, as a share of the logits of a tiny random model.
 constexpr std::pair<ActivationFormat, double> kActivations[]{{ActivationFormat::kBFloat16, 0.02},
                                                              {ActivationFormat::kInt8, 0.06}};
 
@@ -450,7 +451,7 @@ class SyntheticCodes final : public CodedMatrix {
   }
 };
 
-// What one run of columns adds to a sum, as matmul_codes.cpp states it.
+// Adds the product of one run of columns to a sum, in the order that matmul_codes.cpp states.
 float add_run(float sum, const CodedMatrix& coded, int64_t row, int64_t group,
               const std::vector<int64_t>& columns, std::span<const float> x, int64_t first) {
   const QuantScheme& scheme = coded.scheme();
@@ -574,8 +575,8 @@ TEST(CodeKernels, ComputeWhatIsStatedOnEveryInstructionSetWithFma) {
   ASSERT_TRUE(pin_isa(available_isas().front()).ok());
 }
 
-// The same of inputs that are quantised to int8: runs of at most 32 columns of a group, each with a scale of
-// its own.
+// The same for inputs quantized to int8. A run has at most 32 columns of a group, and its inputs have a scale
+// of their own.
 float add_int8_run(float sum, const SyntheticCodes& coded, int64_t row, int64_t group,
                    std::span<const int64_t> columns, std::span<const float> x, int64_t first) {
   float largest = 0;

@@ -1,5 +1,5 @@
-// A golden DeepSeek model in blocks of fp8, as DeepSeek-V3 is published, and the numbers that these stand
-// for.
+// A golden DeepSeek model in blocks of fp8, as DeepSeek-V3 is published, and the same model with the
+// dequantized values.
 #pragma once
 
 #include <cstring>

@@ -1,6 +1,6 @@
-// Every family from GGUF: files as llama.cpp's converter writes them
-// (tests/goldens/make_gguf_model_goldens.py), filled in with the weights of the model that was converted,
-// compute the logits of its directory.
+// Every model family from GGUF. The files follow llama.cpp's converter
+// (tests/goldens/make_gguf_model_goldens.py) and hold the weights of the converted model. Their logits equal
+// those of the model's directory.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -71,7 +71,7 @@ struct Numbers {
   }
 };
 
-// What the converter writes for a tensor, from the weights of the model.
+// The tensors that the converter writes, computed from the weights of the model.
 class Converted {
  public:
   Converted(const fs::path& directory, const json& config, const GgufArchitecture& architecture)
@@ -260,7 +260,7 @@ class GgufFamily : public ::testing::TestWithParam<std::string> {
     std::ifstream in(gguf_goldens() / (GetParam() + ".head"), std::ios::binary);
     std::string bytes((std::istreambuf_iterator<char>(in)), {});
     const size_t head = bytes.size();
-    bytes.resize(size_t{4} << 20);  // more than any of them has
+    bytes.resize(size_t{4} << 20);  // more than the header of any file
     const auto content = parse_gguf(std::as_bytes(std::span(bytes)), "head");
     ASSERT_TRUE(content.ok()) << content.status().message();
     const auto architecture = gguf_architecture_of(*content, "head");

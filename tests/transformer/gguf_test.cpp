@@ -1,5 +1,4 @@
-// GGUF: files that are wrong, what their keys become, and the model that they hold (goldens:
-// formats_test.cpp).
+// GGUF: errors for invalid files, the mapping of keys, and the model in a file (goldens: formats_test.cpp).
 #include <gtest/gtest.h>
 
 #include <cmath>

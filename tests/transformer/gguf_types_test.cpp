@@ -1,5 +1,5 @@
-// Every tensor type of GGUF: the numbers of its blocks are those of the package gguf, bit for bit, as they
-// are read and as they are held (tests/goldens/make_gguf_type_goldens.py).
+// Every tensor type of GGUF: dequantized blocks equal those of the package gguf bit for bit, both as read and
+// as held in memory (tests/goldens/make_gguf_type_goldens.py).
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -49,7 +49,7 @@ TEST(JsonFile, OrderedTextKeepsItsOrderAndHasTheSameBounds) {
     ASSERT_FALSE(ordered.ok()) << wrong.substr(0, 40);
     EXPECT_EQ(ordered.status().message(), error_of(wrong));
   }
-  // 100,000 keys; with a list of them it took 20 s.
+  // An object with 100,000 keys. A linear search through earlier keys took 20 s.
   std::string many = "{";
   for (int i = 0; i < 100'000; ++i) many += fmt::format("{}\"{:06x}\":0", i == 0 ? "" : ",", i);
   many += '}';

@@ -1,5 +1,5 @@
-// Latent attention with weights in fp8 blocks, as DeepSeek-V3 is published: the text of the same numbers in
-// fp32. What it computes at all, and the contract of bits, are in the suite.
+// Latent attention (MLA) with weights in fp8 blocks, as DeepSeek-V3 is published: the text equals that of the
+// same numbers in fp32. The suite tests the results of MLA and the independence of its bits from batching.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What kernels cost, as far as the emulation can count it: bytes that are fetched, and launches.
+// Kernel costs that the emulation can count: fetched bytes and launches.
 #include <gtest/gtest.h>
 
 #include "tests/emulation/copies.h"

@@ -1,5 +1,4 @@
-// A model over several ranks that one of them leads: whatever is done with it, in whatever order, gives the
-// bits of one rank.
+// A model over several ranks that follow one leader: every sequence of operations gives the bits of one rank.
 #include "transformer/model/led_model.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +52,8 @@ class LedRanks {
   std::atomic<bool> lost_ = false;
 };
 
-// What a drafter does, at random: sequences open, are read, forked, cut and closed, in batches of any shape.
+// Imitates a drafter at random: it opens, prefills, forks, truncates and closes sequences, in batches of any
+// shape.
 class RandomUser {
  public:
   explicit RandomUser(Model& model, uint32_t seed) : model_(model), random_(seed) {}

@@ -333,7 +333,7 @@ TEST(ModelConfig, KeysThatScaleSomethingMustBeNeutral) {
   }
 }
 
-// What published files say beside what their classes read.
+// Keys of published config files that the reference classes do not read.
 TEST(ModelConfig, KeysOfPublishedFiles) {
   const json coder = with(family(ModelFamily::kQwen3Moe), {{"qkv_bias", false},
                                                            {"shared_expert_intermediate_size", 0},
@@ -753,7 +753,7 @@ TEST(QuantizationConfig, ExpressionsAreReadWithTheConfigAndBoundedWhenUsed) {
   EXPECT_NE(refused.status().message().find("re:(a|aa)+[cd]"), std::string::npos);
 }
 
-// Of every format: a key that nobody knows, at every level that has keys.
+// In every quantization format, an unknown key is refused at every level that has keys.
 TEST(QuantizationConfig, UnknownKeysAreRefusedByName) {
   for (const json& known : {kGptq, kAwq, kFloat8, compressed()}) {
     expect_refused(quantised(with(known, {{"surprise", 3}})), "surprise", "not understood");

@@ -103,8 +103,9 @@ class ModelTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-// fp32: the goldens themselves are 4e-5 from exact arithmetic, and so may we be. bf16 rounds projection
-// inputs to 8 bits; logits of these models reach about 30, and the difference was measured at 0.18.
+// fp32: the golden values differ from exact arithmetic by 4e-5, so the same error is allowed here. bf16
+// rounds the inputs of projections to 8 bits; the largest logits are about 30, and the measured difference is
+// 0.18.
 TEST_P(ModelTest, AgreesWithHuggingFace) {
   auto single = make_single_collectives();
   auto model = load_or_die(golden_model(GetParam()), {.device = suite_device()}, *single);

@@ -1,4 +1,4 @@
-// What tests of a model share, whatever its back-end.
+// Shared helpers for tests of a model, for every back-end.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace outrider::testing {
 Device suite_device();
 std::string no_suite_device();
 std::vector<std::string> suite_models();  // of kGoldenModels
-int suite_tree_rounds();                  // of passes over random trees, for each of them
+int suite_tree_rounds();                  // passes over random trees for each model
 
 inline std::vector<float> rows_of(const TensorView<float, 2>& logits) {
   std::vector<float> out;

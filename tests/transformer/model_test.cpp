@@ -51,9 +51,9 @@ TEST_P(QuantizedModel, BitsDependOnNothingElseAndLogitsStayClose) {
       EXPECT_TRUE(testing::same_bits(reference, testing::logits_of_group(name, tp_size, ids, 7, format)))
           << isa << tp_size;
 
-    // In a group of Gaussian weights, 8 bits leave an error of 0.6 % and 4 bits one of 8 %; 8 bits of input
-    // add as much as the former. Errors of the ten or so matrices on the way add up: measured 0.03 to 0.06,
-    // 0.26 to 0.41.
+    // In a group of Gaussian weights, 8 bits leave an error of 0.6 % and 4 bits an error of 8 %. Inputs of 8
+    // bits add as much as weights of 8 bits. The errors of about ten matrices in a row add up: measured 0.03
+    // to 0.06, 0.26 to 0.41.
     auto exact = testing::load_or_die(testing::golden_model(name), {}, *single);
     const auto truth = testing::logits_in_chunks(*exact, ids, 40);
     const double error = testing::relative_difference(reference, truth);

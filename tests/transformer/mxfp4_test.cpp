@@ -1,5 +1,5 @@
-// Experts in MXFP4: what their codes stand for and what a model of them computes, against transformers; the
-// contract of bits; and files that are wrong.
+// Experts in MXFP4: the values of their codes and the output of a model, both compared with transformers; the
+// same bits for every batching and rank count; errors for invalid files.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Each op against plain loops in double, and its bits over rows, threads and leaves.
+// Each op against plain loops in double. Its bits stay the same over rows, threads and split-K partitions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ void randomize(TensorView<float, 2> view, uint32_t seed) {
     for (float& v : view.row(m)) v = normal(random);
 }
 
-// Row-major numbers of a matrix, and packing of any columns of them.
+// A matrix of row-major numbers. Packs any of its columns.
 struct Numbers {
   Numbers(int64_t rows, int64_t columns, uint32_t seed) : n(rows), k(columns) {
     std::mt19937 random(seed);
@@ -62,7 +62,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-// What the kernel multiplies in place of x[j].
+// The value that the kernel multiplies in place of x[j].
 double input(std::span<const float> x, const PackedMatrix& weight, int64_t j) {
   const float value = x[static_cast<size_t>(j)];
   if (weight.type() == WeightType::kFloat32) return static_cast<double>(value);
@@ -508,8 +508,8 @@ void expect_attention(const Layer& layer, const AttentionShape& shape, const Att
   for (size_t i = 0; i < q.size(); ++i) EXPECT_NEAR(static_cast<double>(out[i]), expected[i], 1e-5);
 }
 
-// What families differ in: all positions, windows within a block, of a block and longer, another scale, a
-// cap.
+// Attention variants of the model families: all positions; windows within one block, of one block and longer;
+// another scale; a cap.
 const std::vector<AttentionShape>& shapes_of_families() {
   static const std::vector<AttentionShape> all{
       {}, {.window = 1}, {.window = 5}, {.window = 16}, {.scale = 0.3f, .cap = 1.5f, .window = 21}};
@@ -591,7 +591,7 @@ class TreeRows {
  private:
   void add(int64_t position, std::vector<int32_t> path) {
     tree.push_back({table_.data(), position, begin_, nullptr});
-    path.push_back(0);  // nobody's: so that every row has some memory
+    path.push_back(0);  // never read: gives every row some memory
     paths_.push_back(std::move(path));
   }
 

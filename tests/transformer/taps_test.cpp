@@ -1,5 +1,5 @@
-// States of layers: the same bits for every batch, chunk and rank, kept with the keys and values of their
-// tokens.
+// Hidden states of layers: the same bits for every batch, chunk and rank. They are stored with the KV entries
+// of their tokens.
 #include <gtest/gtest.h>
 
 #include "tests/transformer/model_suite.h"
@@ -68,7 +68,7 @@ TEST_F(Taps, StatesHaveTheSameBitsForEveryChunkAndRank) {
   }
 }
 
-// What a head sees first is the embedding, and last what the final norm reads.
+// The hidden state in front of the first layer is the embedding. The last one is the input of the final norm.
 TEST_F(Taps, AreTheInputsOfTheirLayers) {
   const auto single = make_single_collectives();
   const auto model = testing::load_or_die(testing::golden_model("qwen3"), with_taps({0, 2}), *single);

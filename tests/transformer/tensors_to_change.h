@@ -1,4 +1,4 @@
-// Files of safetensors that tests change, or write anew.
+// Safetensors files that tests modify or write anew.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Every index of every loop is done exactly once, whoever takes it.
+// Every index of every loop runs exactly once, on any thread.
 #include "transformer/model/thread_pool.h"
 
 #include <gtest/gtest.h>

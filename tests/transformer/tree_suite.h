@@ -1,5 +1,5 @@
-// Trees of tokens in one pass, for every back-end: each node has the bits of the chain that ends in it, and a
-// path that is kept leaves the cache of a fresh prefill.
+// Trees of tokens in one forward pass, for every back-end. Each node has the bits of the chain that ends in
+// it, and keeping a path leaves the same cache as a fresh prefill.
 #pragma once
 
 #include <random>

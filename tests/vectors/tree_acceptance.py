@@ -10,7 +10,7 @@ def acceptance(p, q, k, points=20000):
         below = 0.0
         for m in range(points):
             s = -pj * math.log((m + 0.5) / points)      # race time of the target's token, times p_j
-            count = [1.0] + [0.0] * k                   # P(so many tokens rank before j), cut at k
+            count = [1.0] + [0.0] * k                   # [t]: P(t tokens rank before j), cut at k
             for i in range(len(p)):
                 if i == j: continue
                 b = 1 - math.exp(-s * max(0.0, q[i] / q[j] - p[i] / pj))

@@ -113,7 +113,7 @@ TEST(CompactRow, FitsItsBytesAndListsTheBestTokens) {
     }
 }
 
-// A row of weights up to 2^31, the largest of them somewhere.
+// A row of weights up to 2^31, with the largest weight at a random place.
 using MakeWeight = uint32_t (*)(std::mt19937_64&);
 std::vector<uint32_t> random_weights(std::mt19937_64& rng, size_t vocab_size, MakeWeight make) {
   std::vector<uint32_t> weights(vocab_size);

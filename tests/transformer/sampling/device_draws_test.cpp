@@ -1,5 +1,5 @@
-// Draws on a CUDA device, or on its emulation: bit for bit the host sampler's from the same logits - tokens,
-// weights of q and confidence - step after step, whatever else is drawn beside them.
+// Draws on a CUDA device, or on its emulation. From the same logits, tokens, weights of q and confidence
+// equal the host sampler's bit for bit, step after step, whatever other rows are drawn at the same time.
 #include "transformer/sampling/cuda/device_draws.h"
 
 #include <gtest/gtest.h>
@@ -129,7 +129,7 @@ TEST_F(DeviceDrawsTest, RowsThatAreNotFiniteFailAlone) {
   EXPECT_GT(compact_, 0);
 }
 
-// What was not planned is left to the host.
+// Work beyond the planned size is left to the host.
 TEST_F(DeviceDrawsTest, TakesNoMoreThanPlanned) {
   DeviceBuffer<float> memory(50);
   const DeviceDraws draws(

@@ -1,4 +1,4 @@
-// How many kernels a draw takes, as the emulation counts them.
+// The number of kernels that a draw launches, as the emulation counts them.
 #include <gtest/gtest.h>
 
 #include "tests/emulation/copies.h"
@@ -8,7 +8,7 @@
 namespace outrider::cuda {
 namespace {
 
-// Of one row of 5000 tokens, which has several parts.
+// Number of kernels that draw from one row of 5000 tokens, which has several parts.
 uint64_t kernels_of_draw(const SamplingParams& params, int32_t row_bytes = 0) {
   constexpr int64_t kWidth = 5000;
   Stream stream;

@@ -1,4 +1,4 @@
-// Where a model's chat template is found.
+// The places where the loader looks for a model's chat template.
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"
 #include "transformer/chat_template/chat_template.h"
 

@@ -143,7 +143,7 @@ TEST(SentencePieceSpecials, AreFoundInTextAndLeftOutOfIt) {
   EXPECT_TRUE(tokenizer->token_bytes(TokenId(1)).empty());
 }
 
-// What decode(ids, skip_special_tokens=False) of tokenizers 0.23 writes.
+// Expected texts come from decode(ids, skip_special_tokens=False) of tokenizers 0.23.
 TEST(SpecialTokensInText, AreWrittenOutLikeTheReference) {
   const auto shown = [](const char* kind, const std::vector<int>& ids) {
     return decode_with_special_tokens(*load_or_die(golden_directory() / kind), token_ids(ids));

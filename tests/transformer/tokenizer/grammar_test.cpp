@@ -1,4 +1,5 @@
-// Which tokens a grammar allows, against brute force over the vocabulary; and llguidance, where it is.
+// The tokens that a grammar allows, against brute force over the vocabulary. llguidance is tested if
+// installed.
 #include <cstdlib>
 #include <set>
 

@@ -1,4 +1,4 @@
-// A megabyte of what makes careless tokenizers quadratic.
+// A megabyte of texts on which a careless tokenizer takes quadratic time.
 #include <chrono>
 
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"

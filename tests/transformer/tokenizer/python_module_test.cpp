@@ -1,4 +1,4 @@
-// Where pip's llguidance is found, and that a module of Python can be loaded without Python.
+// The places where the loader looks for pip's llguidance. A Python module can be loaded without Python.
 #include "transformer/grammar/python_module.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// Vocabularies of real families against the vectors that llama.cpp tests itself with. The files do not come
-// with the project; OUTRIDER_TEST_DATA says where they are.
+// Vocabularies of real families against llama.cpp's own test vectors. The files are not part of the project;
+// OUTRIDER_TEST_DATA names their directory.
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"
 
 namespace outrider {
