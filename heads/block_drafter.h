@@ -1,5 +1,5 @@
-// Drafts of a DFlash head: all tokens of a draft, or the candidates of every depth of a tree, from one pass.
-// What the pass says does not depend on how many of its tokens are wanted.
+// Drafts of a DFlash head: one pass gives all tokens of a draft, or the candidates of every depth of a tree.
+// The pass's output does not depend on how many tokens are wanted.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
     Sequence* sequence = nullptr;
     bool done = false;
   };
-  // What the rows of a block, from this one of the logits on, are the candidates of.
+  // The tree whose candidates come from the logits' rows `row` and up.
   struct Tree {
     const Work* work = nullptr;
     int64_t row = 0;

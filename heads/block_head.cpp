@@ -181,7 +181,7 @@ void BlockHead::read_transitions(std::span<const TokenId> tokens) {
   compute().close(from);
 }
 
-// Of the tokens whose rows were read.
+// DSpark's transition logits behind the tokens whose rows were read.
 FloatRows BlockHead::transitions(int64_t count) {
   const FloatRows to = transition_.rows(count);
   const Operand inputs = transition_inputs_.rows(count);

@@ -1,9 +1,9 @@
 // DFlash (2602.06036): a few layers that fill a block of masked tokens in one pass. Rows of the target's
-// projected states are keys and values of every layer, at their own positions, and nothing else is kept of a
-// text; the block stands behind them: the last token, whose state nobody knows yet, and masks. Its rows see
-// each other in both directions, so a block of another length has other logits: the length is the head's, and
-// short drafts are cut. DSpark (2607.05147) adds to a row's logits what tends to follow the token before it.
-// docs/heads.md has the equations. One thread.
+// projected hidden states are the keys and values of every layer, at their own positions; nothing else of a
+// text is cached. The block comes behind them: the last token, whose hidden state does not exist yet, and
+// masks. Rows of a block attend to each other in both directions, so a block of another length has other
+// logits: the head fixes the length, and short drafts are cut. DSpark (2607.05147) adds to a row's logits a
+// score for tokens that often follow the token before. docs/heads.md has the equations. One thread.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-// Of one sequence, in one pass.
+// One sequence in one pass.
 struct BlockSlice {
   KvHandle sequence;
   FloatRows states;             // [rows, hidden_size()]: committed_states() of its next positions
@@ -39,14 +39,15 @@ class BlockHead final : public Head {
   // Logits of the wanted tokens of all blocks, in order, where the head computes: [tokens, own vocabulary].
   // The states stay in the cache, and blocks do not. Valid until the next call; may be overwritten.
   FloatRows forward(std::span<const BlockSlice> batch);
-  // Of DSpark, adds what tends to follow these tokens to rows of those logits: to row rows[i] behind token i,
-  // or behind what row i of `drawn` drew last. No more than max_blocks().
+  // For DSpark: adds transition scores to rows of the logits of forward(). Row rows[i] gets the scores behind
+  // token i, or behind the token that row i of `drawn` drew last. At most max_blocks() rows.
   void add_behind(std::span<const TokenId> tokens, FloatRows logits, std::span<const int64_t> rows);
   void add_behind(HeadSampler& drawn, FloatRows logits, std::span<const int64_t> rows);
-  // Whether the latter can be.
+  // Whether add_behind() can take `drawn`.
   bool knows_drawn() const { return !weights_.markov_of || weights_.markov_of->there(); }
-  // Of DSpark rows differ where other tokens stand before them: row i is row rows[i] of those logits behind
-  // token i, where the head computes, until the next call. No more than most_behind(), which is for trees.
+  // For DSpark, whose rows depend on the token before them: returns rows where the head computes, valid until
+  // the next call. Row i is row rows[i] of `logits` behind token i. At most most_behind() rows, which is
+  // meant for trees.
   bool knows_tokens() const { return weights_.markov_of.has_value(); }
   FloatRows behind(std::span<const TokenId> tokens, FloatRows logits, std::span<const int64_t> rows);
   int64_t most_behind() const { return behind_.capacity; }

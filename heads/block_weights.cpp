@@ -53,7 +53,7 @@ class BlockLoader {
   std::string prefix_;
 };
 
-// What the head's own files hold.
+// Loads the weights in the head's own files.
 Status load_own(HeadTensors& tensors, const HeadConfig& config, BlockWeights& out) {
   const ModelConfig& c = config.layer;
   BlockLoader loader(tensors, c);

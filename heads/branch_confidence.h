@@ -14,9 +14,10 @@ class BranchConfidence {
  public:
   BranchConfidence();
 
-  // The chance of each of these tokens, best first; they add up to less than 1, since it may be none of them.
+  // The probability of each candidate token, best first. The sum is below 1, since the target may choose
+  // another token.
   void shares(std::span<const float> scores, std::vector<double>& out) const;
-  // The target chose the token of this rank; scores.size(): none of them.
+  // The target chose the candidate of this rank; scores.size(): it chose another token.
   void observe(std::span<const float> scores, size_t rank);
   double temperature() const { return kTemperatures[best_]; }
 

@@ -66,8 +66,8 @@ void EarlyExitDrafter::keep_going(std::span<const HeadTask> tasks, GoesOn goes_o
   going_.resize(kept);
 }
 
-// Several tokens for each where the model computes, or one where it may be the last. False: the host draws
-// these, or the cache has no room for so many.
+// Drafts several tokens for each sequence where the model computes, or one token that may be the last. False:
+// the host must draw the tokens, or the cache has no room.
 bool EarlyExitDrafter::run(std::span<const HeadTask> tasks, std::vector<HeadDraft>& drafts) {
   if (!runner_) return false;
   const bool is_watched =

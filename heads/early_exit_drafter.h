@@ -1,7 +1,8 @@
-// Drafts of a target's own first layers, beside it: no second model, and the keys and values are the
-// target's. Every rank of the target drafts the same tokens, each with its part of the layers. A whole model
-// on a device draws several tokens in a row there; otherwise the host draws each from the logits of all
-// ranks. What the host computed of them is kept for the pass that verifies them. One thread, the rank's.
+// Drafts of a target's own first layers, beside the target: there is no second model, and keys and values are
+// the target's. Every rank of the target drafts the same tokens, each with its part of the layers. A whole
+// model on a device draws several tokens in a row there; otherwise the host draws each token from the logits
+// of all ranks. The host keeps the results of the first layers for the pass that verifies the tokens. Used by
+// the rank's thread only.
 #pragma once
 
 #include <map>

@@ -17,7 +17,8 @@ Result<std::unique_ptr<Head>> load_as(const std::filesystem::path& directory,
   return std::unique_ptr<Head>(std::move(head));
 }
 
-// What a drafter, and who reads the target's states, keep where the head computes.
+// Counts the buffers that a drafter, and a reader of the target's hidden states, keep where the head
+// computes.
 void count_beside(Head& head, HeadCompute& counting) {
   make_head_drafter(head, {.max_sequences = static_cast<int32_t>(head.options().max_sequences)});
   const int64_t states = static_cast<int64_t>(head.config().taps.size()) * head.hidden_size();

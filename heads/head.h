@@ -28,7 +28,8 @@ struct HeadOptions {
   int64_t kv_tokens = 0;                        // over all sequences; 0: one longest sequence
   int64_t tree_nodes = 0;                       // of each sequence, that a draft may look behind
   WeightFormat weight_format = WeightFormat::kAuto;
-  std::function<void(const std::string&)> notice;  // what a device is asked for, before it is
+  // Receives a text that describes device memory before it is allocated.
+  std::function<void(const std::string&)> notice;
 
   // Nodes of trees that are looked behind at once, at most, where drafts may branch.
   int64_t tree_rows() const { return tree_nodes > 0 ? std::max<int64_t>(max_sequences, 32) : 0; }
@@ -53,7 +54,7 @@ class Head {
   virtual std::span<const TokenId> target_ids() const { return {}; }
 
   HeadCompute& compute() const { return *options_.compute; }
-  // What the head reads of committed positions (StateProjection::apply).
+  // Projects hidden states of committed positions to the head's inputs (StateProjection::apply).
   void committed_states(FloatRows states, FloatRows to) { projection_->apply(states, to); }
   const std::shared_ptr<StateProjection>& projection() const { return projection_; }
 
@@ -64,7 +65,7 @@ class Head {
         options_(options),
         projection_(std::make_shared<StateProjection>(config_, std::move(projection), options.compute,
                                                       options.max_rows)) {}
-  // What was asked for, with a compute and the target's limits.
+  // Completes the given options with a compute and the target's limits.
   static HeadOptions complete(HeadOptions asked, const ModelConfig& target);
   float epsilon() const { return static_cast<float>(config_.layer.rms_norm_eps); }
 

@@ -28,7 +28,7 @@ namespace outrider {
 // fp32, where the head computes: on a device data() is no address of the host.
 using FloatRows = TensorView<float, 2>;
 
-// What a product reads: fp32 on the host; on a device what its weights want, fp32 or bf16.
+// Input of a product: fp32 on the host; on a device fp32 or bf16, as the weights require.
 struct Operand {
   std::byte* data = nullptr;
   int64_t rows = 0, columns = 0, stride = 0;  // numbers
@@ -86,7 +86,7 @@ struct HeadPartTypes {
   WeightType numbers = WeightType::kFloat32;
 };
 
-// Keys and values of a head, and what rows do with them. Rows of a pass are told first.
+// Keys and values of a head, and attention over them. The rows of a pass are announced before the pass.
 class HeadAttention {
  public:
   // Its keys and values lie at `position`, where it is turned to, and it attends up to position `sees`.
@@ -134,7 +134,7 @@ struct HeadAttentionPlan {
   HeadPart latent;    // where config.latent is there
 };
 
-// A mixture of experts, for so many rows.
+// A mixture of experts for a bounded number of rows.
 class HeadMixture {
  public:
   virtual ~HeadMixture() = default;
@@ -146,8 +146,9 @@ class HeadMixture {
 using HeadTable = std::shared_ptr<const void>;
 enum class TableOf { kHead, kTarget };  // kTarget: the embedding in the target's files
 
-// Draws tokens where the logits are: bit for bit what DraftSampler draws from the same rows on the host. What
-// a row drew is there for whoever makes its next logits, so that the host waits once for several tokens.
+// Draws tokens where the logits are: bit for bit what DraftSampler draws from the same rows on the host.
+// Drawn tokens stay where the head computes, as inputs of the next logits, so the host waits once for several
+// tokens.
 class HeadSampler {
  public:
   struct Row {
@@ -156,14 +157,14 @@ class HeadSampler {
   };
   virtual ~HeadSampler() = default;
 
-  // How many tokens each of these may get with one begin(); 0: they are more than was planned, and the
-  // host's.
+  // How many tokens each row may get with one begin(); 0: the rows exceed the plan, and the host must draw.
   virtual int32_t most_tokens(std::span<const Row> rows) = 0;
-  // Those with more tokens first. Whoever began before has waited. `measures`: for confidence().
+  // Rows with more tokens come first. The previous begin() must have been waited for. `measures`: for
+  // confidence().
   virtual void begin(std::span<const Row> rows, bool measures) = 0;
   // Queues the draw of the next token of the first rows: of row i from this row of a head's own vocabulary.
   virtual void draw(FloatRows logits, std::span<const int32_t> row_numbers) = 0;
-  // What draw() queues depends on its arguments alone: it may be recorded.
+  // True if the work of draw() depends on its arguments alone, so that it may be recorded.
   virtual bool is_plain() const = 0;
   // to[i, :] = the table's row of the token that row i drew last.
   virtual void read_drawn(const HeadTable& table, FloatRows to) = 0;
@@ -176,9 +177,10 @@ class HeadSampler {
   virtual int64_t ns_behind_first() const = 0;
 
   // ---- nodes of trees, under match rules ----------------------------------------------------------------
-  // How many of these, the first ones, can be ranked at once; 0: not even one, and they are the host's.
+  // How many of the first looks can be ranked at once; 0: not even one, and the host must rank.
   virtual size_t most_looks(std::span<const TokenLook> looks) = 0;
-  // Ranks them, in rows of a head's own vocabulary, and waits. Whoever began before has waited.
+  // Ranks these looks, in rows of a head's own vocabulary, and waits. The previous begin() must have been
+  // waited for.
   virtual void rank(FloatRows logits, std::span<const TokenLook> looks) = 0;
   // Bit for bit what TokenGuesser::best finds in a row behind DraftSampler::process; none where that is not
   // finite. Until the next rank().
@@ -212,7 +214,7 @@ class HeadCompute {
                                   const HeadPartTypes& types) = 0;
   virtual Result<HeadPart> experts(const ExpertSources& sources, const ModelConfig& config,
                                    const HeadPartTypes& types) = 0;
-  // Of a [tokens, columns] tensor, for HeadSampler::read_drawn.
+  // A table of a [tokens, columns] tensor, for HeadSampler::read_drawn.
   virtual Result<HeadTable> table(const TensorPart&, TableOf) { return HeadTable(); }
   virtual RowBuffer rows(int64_t count, int64_t columns) = 0;
   virtual OperandBuffer operands(int64_t count, int64_t columns) = 0;
@@ -221,15 +223,16 @@ class HeadCompute {
                                                int64_t max_rows) = 0;
   // Null: the host draws.
   virtual std::unique_ptr<HeadSampler> sampler(const HeadSamplerPlan&) { return nullptr; }
-  // What `work` queues, which does not happen now; its memory stays where it is. Null: it is not recorded
-  // here.
+  // Records the work that `work` queues, without running it. Its memory must keep its addresses. Null:
+  // recording is not supported here.
   virtual std::unique_ptr<RecordedWork> record(const std::function<void()>&) { return nullptr; }
-  // After the matrices of a head: a pass of so many rows at most reads so many bytes of them.
+  // Called after a head's matrices are loaded. A pass of at most `max_rows` rows reads `bytes` bytes of
+  // weights.
   virtual void settle(int64_t bytes, int64_t max_rows) = 0;
-  // What a head would take, counted by loading it here first, which takes nothing; null where memory is not
-  // asked about. Then room() of it.
+  // A compute that only counts the memory of a head loaded into it, and allocates nothing; then ask room().
+  // Null where memory is not limited.
   virtual std::shared_ptr<HeadCompute> counting() const { return nullptr; }
-  // An error where there is not so much. `notice` is told what is taken.
+  // An error if there is too little memory. `notice` receives a text that describes the memory.
   virtual Status room(const std::function<void(const std::string&)>&) const { return {}; }
 
   // ---- between the host and here ------------------------------------------------------------------------
@@ -268,7 +271,7 @@ class HeadCompute {
 // To rows where a head computes, from rows of bf16 numbers in the host's memory, one behind the other.
 void put_rows(HeadCompute& on, const uint16_t* from, FloatRows to);
 
-// On the host, with `threads` at most, each with so many bytes of weights to read.
+// Computes on the host with at most `threads` threads, one for each `bytes_per_thread` bytes of weights.
 std::shared_ptr<HeadCompute> make_host_compute(int threads, int64_t bytes_per_thread);
 // On `device`; beside a target that computes on the same device, in turn with it.
 Result<std::shared_ptr<HeadCompute>> make_device_compute(const Device& device, Model* beside);

@@ -54,7 +54,7 @@ constexpr std::array kHydraKeys = std::to_array<std::string_view>(
      "hidden_state_offset", "hydra_head_arch", "hydra_num_heads", "hydra_num_layers", "model_type",
      "torch_dtype", "transformers_version"});
 
-// Of DFlash and DSpark: read here, or of no effect on what is drafted.
+// Keys of DFlash and DSpark that are read here, or that do not change drafts.
 constexpr std::array kBlockKeys = std::to_array<std::string_view>({
     "architectures",
     "auto_map",
@@ -181,7 +181,7 @@ Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConf
   return {};
 }
 
-// What is not read here must change nothing.
+// Refuses keys that are not read here, unless their values change nothing.
 Status check_block_keys(const JsonObject& config) {
   constexpr std::array kRead{"target_layer_ids", "mask_token_id", "block_size", "is_causal"};
   ASSIGN_OR_RETURN(const auto own, config.object("dflash_config"));
@@ -261,7 +261,7 @@ Status read_block(const JsonObject& config, const ModelConfig& target, HeadConfi
   return {};
 }
 
-// Of heads whose config has no layer.
+// Checks the keys of heads whose config has no layer.
 Status check_keys(const JsonObject& config, std::span<const std::string_view> understood, const char* head) {
   for (const auto& [key, value] : config.members().items())
     if (std::find(understood.begin(), understood.end(), key) == understood.end())

@@ -31,21 +31,21 @@ struct HeadConfig {
   ModelConfig layer;             // of its layer, of Medusa and Hydra the target's; vocab_size is the target's
   int64_t draft_vocab_size = 0;  // rows of its own output head; 0: it uses the target's
   std::vector<int64_t> taps;     // of the target (ModelOptions::taps)
-  // What EAGLE-3 alone has.
+  // EAGLE-3 only:
   bool norm_before_fc = false;        // one norm over all states, before they are projected
   bool fc_norm = false;               // ... one for each layer's
   bool norm_before_residual = false;  // the residual stream begins with the normed state
   bool norm_output = false;           // drafting goes on from the normed output
   bool fc_bias = false;               // of EAGLE-1
   bool shared_head = false;           // of Medusa: all branches have one output head
-  // What Hydra alone has.
+  // Hydra only:
   int64_t branches = 0, branch_layers = 0;
-  bool grounded = false;    // a branch reads the tokens in front of the one that it says
+  bool grounded = false;    // a branch reads the draft tokens in front of the token that it predicts
   bool has_prefix = false;  // states go through a layer of the head's own first
-  // What DFlash alone has.
+  // DFlash only:
   int64_t block_size = 0;    // rows of a block: the last token's, and masks behind it
-  TokenId mask_token;        // what stands where a token is not known yet
-  bool from_anchor = false;  // a row says which token comes behind its own; else which its own is
+  TokenId mask_token;        // in the place of a token that is not known yet
+  bool from_anchor = false;  // a row predicts the token behind its own; else its own token
   bool is_causal = false;    // a row of a block sees no later one
   int64_t markov_rank = 0;   // of DSpark: the width through which a token says what comes behind it
 

@@ -1,6 +1,6 @@
-// Drafts of a head for many sequences, wherever the head is: it is told the committed text, asks for the
-// states that it has not read, and draws tokens as any drafter does. Nothing is kept of what was drafted:
-// tokens that were accepted are read again from the target's own states, so a draft depends on the text
+// Drafts of a head for many sequences, wherever the head computes. It gets the committed text, requests the
+// hidden states that it has not read yet, and draws tokens as any drafter does. Drafted tokens leave nothing
+// behind: accepted tokens are read again from the target's own hidden states, so a draft depends on the text
 // alone. One thread.
 #pragma once
 
@@ -29,7 +29,7 @@ class StateSource {
   virtual void read(SequenceId sequence, int64_t first, FloatRows to) = 0;
 };
 
-// What is drafted for one sequence; all of it as in Propose.
+// One sequence's draft request; the fields are those of Propose.
 struct HeadTask {
   SequenceId sequence;
   std::span<const TokenId> committed;
@@ -43,7 +43,8 @@ struct HeadTask {
   // trees, and fixed shapes.
   const TreeShape* tree = nullptr;
 
-  // Of drafters that read the target's own cache: its sequence there, with all committed tokens but the last.
+  // For drafters that read the target's own cache: the sequence there, with all committed tokens but the
+  // last.
   KvHandle kv;
 
   bool branches() const { return tree && !tree->is_chain() && gamma > 0; }
@@ -77,8 +78,8 @@ class HeadDrafter {
   virtual void draft(std::span<const HeadTask> tasks, StateSource& states,
                      std::vector<HeadDraft>& drafts) = 0;
   virtual void close(SequenceId sequence) = 0;
-  // What the target's next pass over a sequence need not compute again; null, or without tokens, as of a
-  // target on a device: everything is computed.
+  // Results of drafting that the target's next pass over a sequence need not compute again. Null or empty (as
+  // with a target on a device): the pass computes everything.
   virtual const ExitedTokens* exited(SequenceId) const { return nullptr; }
 
   // Times of the last draft(): until all first tokens were there, and from then on.

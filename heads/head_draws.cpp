@@ -141,7 +141,7 @@ void HeadDraws::queue_step(std::span<Chain> chains, Steps& steps) {
   queue_draw(chains, steps.next(chains, *device_sampler_));
 }
 
-// Tokens [first, end) of those that go on, as far as they got them.
+// Takes tokens [first, end) of the chains that go on, as far as each chain got them.
 void HeadDraws::take_drawn(std::span<Chain> chains, int32_t first, int32_t end) {
   for (size_t i = 0; i < chains.size(); ++i) {
     auto& [task, draft, row, most, tokens, goes_on] = chains[i];
@@ -293,7 +293,7 @@ void HeadDraws::draw_children(const Look& look, const DraftStep& step) {
 }
 
 void HeadDraws::take_tree(HeadTree& tree, HeadDraft& draft) {
-  std::vector<int32_t> order;  // by node: which of those that were found
+  std::vector<int32_t> order;  // by node: its index before the tree was cut
   DraftTree grown = tree.growth.take(order);
   draft.ids.swap(grown.ids);
   draft.parents.swap(grown.parents);

@@ -38,20 +38,21 @@ class HeadDraws {
     int32_t tokens = 1;   // that it gets at once, or fewer
     bool goes_on = true;  // what draw() below says of the last one
   };
-  // Whoever makes the logits of chains' next tokens from what was drawn where the head computes.
+  // Computes the logits of chains' next tokens from the tokens drawn where the head computes.
   class Steps {
    public:
     virtual ~Steps() = default;
-    // These will be asked for. False: there is no room for so many, and nothing happened.
+    // Announces the chains. False: there is no room for them, and nothing changed.
     virtual bool begin(std::span<const Chain> chains) = 0;
-    // Queues what gives logits to these, the first of them, and says in which rows they are.
+    // Queues the work that computes logits for the first chains, and returns the rows of logits.
     virtual FloatRows next(std::span<Chain> chains, HeadSampler& drawn) = 0;
   };
   // As below, for several chains, from rows of logits where the head computes. With `steps`, which wants
   // chains that may get more tokens first, these get several where a device draws: the host waits for the
   // last ones, or, where a rule may end drafts early, for each. Returns how many a chain may have got.
   int32_t draw(std::span<Chain> chains, FloatRows logits, Steps* steps = nullptr);
-  // Before the first draw, for steps that queue the same however often: up to so many chains.
+  // Records the steps, for up to `chains` chains, before the first draw. For steps that queue the same work
+  // each time.
   void record(Steps& steps, int64_t chains);
 
   // Whether draw() above drew where the head computes, the last time, and how long the tokens behind the
@@ -62,8 +63,8 @@ class HeadDraws {
   // Adds a token to the draft from its row of logits. False: the draft ends before it (the row is not finite,
   // or the stop rule says so), or with it.
   bool draw(const HeadTask& task, std::span<const float> logits, HeadDraft& draft);
-  // The same of a token that was drawn elsewhere, by the step of step_of(); empty: the row was not finite.
-  // What it was drawn from is in the draft already.
+  // As draw() for one token that was drawn elsewhere with step_of(); empty: the row was not finite. The
+  // distribution it was drawn from is in the draft already.
   bool take(const HeadTask& task, std::optional<TokenId> token, const DraftConfidence& confidence,
             HeadDraft& draft) const;
   DraftStep step_of(const HeadTask& task, const HeadDraft& draft) const;
@@ -77,16 +78,17 @@ class HeadDraws {
     int32_t node = kTreeRoot;
     int64_t row = 0;
   };
-  // Finds children in rows of logits where the head computes: the best tokens, or, under rules with q, drawn
-  // ones. Where a row is not finite there are none. The host waits once for all that are ranked there. For
-  // others, of rules with q and where there is no room, it gets all rows of logits, once: `here` has them
-  // then, for who looks at the same rows again.
+  // Finds children in rows of logits where the head computes: the best tokens or, under rules with q, drawn
+  // ones. A row that is not finite has no children. The host waits once for all rows that are ranked there.
+  // Rows that cannot be ranked there (rules with q, or no room) are fetched to the host, all rows at once:
+  // `here` has them afterwards, for later looks at the same rows.
   void look_behind(std::span<const Look> looks, FloatRows logits, FloatRows& here);
   void look_behind(std::span<const Look> looks, FloatRows logits) {
     FloatRows here;
     look_behind(looks, logits, here);
   }
-  // What has grown, and under rules with q the rows that children were drawn from, as Draft has them.
+  // Moves the grown tree into the draft and, under rules with q, the rows from which children were drawn, in
+  // Draft's order.
   static void take_tree(HeadTree& tree, HeadDraft& draft);
 
  private:
@@ -119,10 +121,10 @@ class HeadDraws {
   std::vector<TokenId> path_, drawn_;
   std::vector<HeadSampler::Row> asked_;  // of one draw
   std::vector<int32_t> row_numbers_;     // of one step
-  // Of one call for nodes of trees.
+  // Scratch of one call for nodes of trees.
   std::vector<Look> looks_;
   std::vector<TokenLook> ranked_;
-  std::vector<size_t> ranked_as_;            // by look: which of these
+  std::vector<size_t> ranked_as_;            // by look: its index in ranked_
   std::vector<std::vector<TokenId>> paths_;  // to ranked nodes
 };
 

@@ -110,7 +110,7 @@ Status HeadTensors::check_all_used(std::span<const std::string_view> of_others) 
                     [&](std::string_view name) { return tensor.starts_with(name); }))
       continue;
     if (used_.contains(tensor) || tensor == "t2d" || tensor.ends_with(".rotary_emb.inv_freq")) continue;
-    // Of DSpark: how many tokens to test, which is the policy's business here.
+    // DSpark's confidence head predicts how many tokens to verify; here the length policy decides that.
     if (kind_ == HeadKind::kDFlash && tensor.starts_with("confidence_head.")) continue;
     return invalid_argument(fmt::format("{}: tensor {} belongs to no {} head; is it another --drafter's?",
                                         name_, tensor, head_kind_name(kind_)));

@@ -1,5 +1,5 @@
-// The tensors of one head's file: found under the names that are published, checked, and brought to where the
-// head computes. What nobody asked for is refused, since it would be ignored silently.
+// The tensors of one head's file: found under their published names, checked, and loaded where the head
+// computes. A tensor that is not used is refused, since it would be ignored silently.
 #pragma once
 
 #include <optional>
@@ -56,7 +56,7 @@ class HeadTensors {
   // are the target's, in order.
   Result<std::vector<TokenId>> target_ids(int64_t rows, int64_t vocab_size);
 
-  // `of_others`: beginnings of names that somebody else reads.
+  // `of_others`: prefixes of names that other code reads.
   Status check_all_used(std::span<const std::string_view> of_others = {}) const;
 
  private:

@@ -26,7 +26,7 @@ class HeadLoader {
   }
   HeadTensors& map() { return map_; }
 
-  // Of EAGLE-3 and DFlash.
+  // For EAGLE-3 and DFlash.
   Status load_projection(const ModelConfig& target, StateProjectionWeights& out) {
     const int64_t states = static_cast<int64_t>(config_.taps.size()) * target.hidden_size;
     const int64_t hidden = config_.layer.hidden_size;

@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-// Of a layer, with hidden H and C columns.
+// The MLP of a layer with hidden size H and C columns.
 struct HeadMlp {
   int64_t bytes() const { return gate_up.bytes + down.bytes; }
 
@@ -33,7 +33,7 @@ struct HeadWeights {
   StateProjectionWeights projection;  // applied to states once
   HeadMatrix fc;                      // [H, 2 H], applied to each pair; not of EAGLE-3
   HeadVector fc_bias;
-  HeadVector token_norm;      // [H]; EAGLE-1 has none of these four
+  HeadVector token_norm;      // [H]; EAGLE-1 has no norm of its own (this one to output_norm)
   HeadVector hidden_norm;     // [H]
   HeadVector attention_norm;  // [H], MTP and Hydra only
   bool state_first = false;   // of a pair, in front of its token
@@ -44,7 +44,8 @@ struct HeadWeights {
   HeadMatrix o;               // [H, q]
   HeadVector o_bias;
   HeadMlp mlp;
-  // Of MTP alone: in the place of qkv, and, behind mlp.norm, of the MLP's matrices.
+  // MTP only: `latent` in the place of qkv, and `experts` in the place of the MLP's matrices, behind
+  // mlp.norm.
   HeadPart latent, experts;
   HeadMatrix head;                  // [draft vocabulary, H]; not of Hydra
   std::vector<TokenId> target_ids;  // of the draft vocabulary; empty: the target's ids

@@ -25,7 +25,7 @@ Operand operand_of(TensorView<const float, 2> x) {
           .stride = x.stride(0)};
 }
 
-// The threads of a head's passes; as many as its weights are worth, once they are known.
+// The threads of a head's passes. Their number follows from the weights' bytes once these are known.
 struct HostThreads {
   int most = 1;
   int64_t bytes_each = 0;
@@ -128,7 +128,7 @@ class HostAttention final : public HeadAttention {
   int scratch_threads_ = 0;
   std::vector<Row> rows_;
   std::vector<AttentionRow> seen_;
-  // Of latent attention: queries, keys and values side by side, and what queries attended to.
+  // Latent attention: queries, keys and values side by side, and attention's output.
   MatmulScratch matmul_scratch_;
   std::optional<LatentRows> latent_rows_;
   std::optional<ActivationRows> heads_, attended_;

@@ -78,7 +78,7 @@ void HydraDrafter::read_states(StateSource& states) {
       states.read(work.task->sequence, known(*work.task) - 1, input(inputs_, work.row, 0));
 }
 
-// What is new of every text goes through the layer, and what comes out for the last position is kept.
+// Runs the new positions of every text through the prefix layer, and keeps the output of the last position.
 void HydraDrafter::read_through_prefix(StateSource& states) {
   PairHead& prefix = *head_.prefix();
   for (const Work& work : works_) {
@@ -144,7 +144,7 @@ void HydraDrafter::draft_chains() {
   }
 }
 
-// The last tokens of those that are not finished, at the end of the branch's inputs.
+// Appends the embeddings of the last tokens, for drafts that are not finished, to the branch's inputs.
 void HydraDrafter::embed_last() {
   const FloatRows to = embeddings(static_cast<int64_t>(going_.size()));
   const FloatRows written = head_.compute().open(to);

@@ -28,7 +28,7 @@ class HydraHead final : public Head {
   // are.
   PairHead* prefix() { return parts_.prefix.get(); }
 
-  // Of what a branch reads: the state, and then embeddings, the last token's first.
+  // Columns of a branch's input: the hidden state, then token embeddings, the last token's first.
   int64_t input_width(int64_t branch) const { return hidden_size() * (config_.grounded ? branch + 2 : 1); }
   void embed(TokenId token, std::span<float> to) const { parts_.tokens->read(token, to); }
   const HeadTable& embeddings_there() const { return parts_.tokens->there(); }

@@ -133,7 +133,7 @@ class ModuleLoader {
     RETURN_IF_ERROR(check_all_used());
     return read(out);
   }
-  // Of its own; neither is an error that is missing.
+  // The module's own embedding and output head. A missing one is not an error.
   const std::optional<TensorPart>& embedding() const { return embedding_; }
 
  private:
@@ -172,7 +172,7 @@ class ModuleLoader {
     return MatrixSource{{part}, {}};
   }
 
-  // What of the module's own nobody asked for would be ignored silently.
+  // Refuses tensors of the module that are not used, since they would be ignored silently.
   Status check_all_used() const {
     std::set<const TensorInfo*> used;
     add_used(layer_, used);

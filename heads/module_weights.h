@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-// What the names of such a module's tensors begin with: "model.layers.61."; empty where there is none, or
+// The prefix of the names of an MTP module's tensors: "model.layers.61."; empty if there is no module, or
 // more than one.
 std::string module_prefix(const TensorFiles& files);
 

@@ -26,7 +26,7 @@ class PairDrafter final : public HeadDrafter, private HeadDraws::Steps {
   struct Sequence {
     KvHandle kv;
     int64_t read = 0;  // pairs of committed states and tokens
-    // Of a draft that branches, until it is finished.
+    // State of a tree draft, until it is finished.
     HeadTree tree;
     std::vector<KvHandle> kv_of, forks;  // by node, where it was looked behind; and those that are not shared
     std::vector<char> extended;          // by node, the root first: a child took its cache over

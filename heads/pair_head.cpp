@@ -144,7 +144,8 @@ Operand PairHead::normed_states(int64_t rows) {
   return normed;
 }
 
-// What attention reads, of tokens and states; and the residual stream begins.
+// Concatenates normed token embeddings and hidden states as the input of attention, and initialises the
+// residual stream.
 Operand PairHead::joined_pairs(int64_t rows) {
   HeadCompute& on = compute();
   const int64_t hidden = hidden_size();

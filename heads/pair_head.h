@@ -32,8 +32,8 @@ class PairHead final : public Head {
   int64_t weight_bytes() const override { return weights_.bytes; }
   std::span<const TokenId> target_ids() const override { return weights_.target_ids; }
 
-  // Of the last pair of every slice that asks for it, in order, where the head computes. Valid until the next
-  // pass.
+  // Output for the last pair of every slice that asks for it, in order, where the head computes. Valid until
+  // the next pass.
   struct Rows {
     FloatRows logits;  // [rows, own vocabulary]; may be overwritten
     FloatRows states;  // [rows, hidden_size()]: what drafting goes on from
@@ -45,12 +45,13 @@ class PairHead final : public Head {
     KvHandle sequence;
     int64_t pairs = 0;
   };
-  // Room for all of them. False, and nothing happened: there is none, or tokens are the host's. What the
-  // sequences go on from is then written to their rows of ahead_states().
+  // Reserves KV slots for all sequences. False: there is no room, or tokens are drawn on the host; nothing
+  // changed. On success the caller writes the states from which the sequences continue to ahead_states().
   bool begin_ahead(std::span<const Ahead> sequences);
   FloatRows ahead_states(int64_t first, int64_t count) const { return residual_.from(first, count); }
-  // The next pair of each of the first sequences, made of what `drawn` drew for it last, until begin_ahead()
-  // or forward(). Queues the same every time. Afterwards its rows of ahead_states() are its own output.
+  // Queues one draft step for the first sequences. The input is the token that `drawn` drew last and the
+  // head's own previous output, until begin_ahead() or forward(). Every call queues the same work. Afterwards
+  // a sequence's row of ahead_states() holds the head's new output.
   FloatRows next_ahead(int64_t sequences, HeadSampler& drawn);
 
   KvCache& kv() { return attention_->kv(); }
@@ -80,7 +81,7 @@ class PairHead final : public Head {
   RowBuffer partial_, qkv_, gate_up_;
   OperandBuffer pairs_;  // [rows, 2 * hidden]: both halves of a pair, normed
   OperandBuffer normed_, attended_, gated_;
-  std::vector<int64_t> lengths_;           // of the cache, of those that go ahead
+  std::vector<int64_t> lengths_;           // KV lengths of the sequences that draft ahead
   RowBuffer last_, last_normed_, logits_;  // [slices with logits, ...]
   OperandBuffer last_inputs_;
 };

@@ -1,6 +1,6 @@
-// What a head reads of committed positions: the target's states at its taps, normed and projected. It is the
-// part of a head that is beside the target wherever the head drafts; behind it a row is as wide as the head,
-// however many layers it reads. One thread.
+// The input of a head at committed positions: the target's hidden states at its taps, normed and projected.
+// This part of a head runs beside the target, wherever the head drafts. Its output rows have the head's
+// width, however many layers are read. One thread.
 #pragma once
 
 #include <filesystem>
@@ -29,8 +29,9 @@ class StateProjection {
  public:
   StateProjection(const HeadConfig& config, StateProjectionWeights weights,
                   std::shared_ptr<HeadCompute> compute, int64_t max_rows);
-  // This part of a head alone. Errors name file and tensor, or say that there is no room for it and for the
-  // rows of who reads states; `notice` is told what is taken, where the compute counts.
+  // Loads this part of a head alone. Errors name file and tensor, or report too little memory for it and for
+  // the rows of its readers. Where the compute counts memory, `notice` receives a text that describes the
+  // memory.
   static Result<std::shared_ptr<StateProjection>> load(
       const std::filesystem::path& directory, const std::filesystem::path& target_directory,
       const HeadConfig& config, const ModelConfig& target, WeightFormat format, int64_t max_rows,

@@ -22,7 +22,7 @@ struct TokenGuesses {
   void add(TokenId id);  // unless it is there, or there is no room
   // A rejected token cannot be the recovery token.
   void remove(TokenId id);
-  int32_t rank_of(TokenId id) const;  // kMaxGuesses: it is none of them
+  int32_t rank_of(TokenId id) const;  // kMaxGuesses: not among the guesses
 };
 
 class TokenGuesser {
@@ -30,11 +30,11 @@ class TokenGuesser {
   // `row` as DraftSampler::sample left it. Under the invariant rule by logit plus the
   // noise that the target adds too; else by logit.
   TokenGuesses guess(std::span<float> row, const SamplingParams& params, Position position);
-  // The `count` best of them with their scores, kMaxGuesses at most; fewer where there are not so many. Valid
-  // until the next call.
+  // The `count` best tokens with their scores, kMaxGuesses at most; fewer if the row has fewer. Valid until
+  // the next call.
   std::span<const RankedToken> best(std::span<float> row, const SamplingParams& params, Position position,
                                     size_t count);
-  // By how much the best of them is ahead of the second; kMostMargin at most, and where there is but one.
+  // The best token's lead over the second; kMostMargin at most, and where there is only one token.
   double margin(std::span<float> row, const SamplingParams& params, Position position);
 
  private:

@@ -141,8 +141,8 @@ void TreeGrowth::choose() {
   }
 }
 
-// What the next pass finds is accepted with the chance of its parents, times that of the best children so
-// far; in a full tree it takes the place of the least likely.
+// A node that the next pass finds is accepted with its parent's probability times the mean probability of
+// best children so far. In a full tree it replaces the least likely node.
 bool TreeGrowth::is_worth_a_pass() const {
   const double share = looked_ > 0 ? best_shares_ / looked_ : 1;
   double gain = 0, least = 1;

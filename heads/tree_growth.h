@@ -25,7 +25,7 @@ class TreeGrowth {
   std::span<const int32_t> next(size_t most);
   // How many tokens add() wants to know behind this node.
   size_t wanted(int32_t node) const;
-  // What was found there: tokens with their scores, best first. None: nothing can follow.
+  // Adds the candidates behind this node: tokens with their scores, best first. Empty: nothing can follow.
   void add(int32_t node, std::span<const RankedToken> best, const BranchConfidence& confidence);
   // In a fixed shape: the children of `node` are these tokens, in the order they were drawn.
   void add_drawn(int32_t node, std::span<const TokenId> tokens);
@@ -38,8 +38,8 @@ class TreeGrowth {
   bool is_stopped() const { return stopped_; }
   // Best-first trees grow on, to this shape and depth.
   void go_on(const TreeShape& shape, int32_t depth);
-  // The text went on to this node, behind which was looked: what is behind it is the tree now.
-  // kept[i]: which node the i-th of those that are left was.
+  // The text went on to this node, whose children are known: the subtree behind it is the tree now. kept[i]:
+  // the old index of the i-th remaining node.
   void become_root(int32_t node, std::vector<int32_t>& kept);
 
   TokenId token(int32_t node) const { return nodes_[static_cast<size_t>(node)].token; }
@@ -100,8 +100,8 @@ class TreeGrowth {
   std::vector<int32_t> order_, next_;
   std::vector<float> scores_;
   std::vector<double> shares_;
-  double best_shares_ = 0;  // sum of those of first children
-  int32_t looked_ = 0;      // behind so many nodes
+  double best_shares_ = 0;  // sum over the best child of each node
+  int32_t looked_ = 0;      // number of nodes whose children are known
 };
 
 }  // namespace outrider

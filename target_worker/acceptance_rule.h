@@ -1,4 +1,4 @@
-// What each verification rule decides, written over whole rows as one rank with the full vocabulary would:
+// The verification rules, written over whole rows as one rank with the full vocabulary would compute them:
 // the specification that the sharded verifier must equal for the same draws. Letters: p = target, q = draft;
 // row i (0-based) is the distribution of the token after i draft tokens, so row i tests draft[i] and row
 // gamma gives the bonus token.

@@ -88,8 +88,8 @@ bool HiddenRows::make_rows(const PlanEntry& entry, const SamplingParams& samplin
   return true;
 }
 
-// What DraftSampler does to a row without filters. A largest logit that is not the largest would let weights
-// overflow.
+// Turns logits into a row of q as DraftSampler does without filters. Refuses a row if the stated maximum is
+// not the largest logit: weights could overflow.
 bool HiddenRows::make_row(const HiddenRow& state, float inverse_temperature, std::span<float> logits,
                           QRow& row) {
   const bool nan = scale_and_scan(logits, Chunks{ids_}, inverse_temperature, chunk_max_);

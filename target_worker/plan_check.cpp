@@ -31,7 +31,7 @@ Status TargetWorker::check_asks(const StepPlan& plan) const {
   return {};
 }
 
-// What it says of sequences that are open, or will be.
+// Checks a plan against the sequences that are open, or that it opens.
 Status TargetWorker::check_plan(const StepPlan& plan) const {
   const MessageLimits limits{.vocab_size = model_.config().vocab_size, .max_context = model_.max_positions()};
   RETURN_IF_ERROR(check(plan, limits));

@@ -22,7 +22,7 @@ class PlanSource {
   // Collective: throws std::runtime_error where ranks differ in what the bits of a text depend on.
   void agree_on_setup();
 
-  // Of the leader: says Hello and waits for the coordinator's Welcome.
+  // Leader only: sends Hello and waits for the coordinator's Welcome.
   Status join(Transport& transport);
 
   // The next plan, on every rank; empty: the end. `transport` is null but on the leader. Throws
@@ -30,7 +30,7 @@ class PlanSource {
   std::optional<StepPlan> next(Transport* transport);
 
   bool leaving() const { return leaving_; }
-  // Of the leader: why there are no more plans, if it was not told to leave.
+  // Leader only: why there are no more plans, unless the coordinator sent a Shutdown.
   const Status& ended() const { return ended_; }
   void end(Status why);  // the first reason stays
 

@@ -1,6 +1,6 @@
-// Verification of drafts that branch under the rules that need q, on a vocabulary that is split over the
-// ranks of a target group (rules/tree_rules.h, rules/sharded_tree_rows.h). One tree after the other: what a
-// rule asks next depends on what it was told.
+// Verification of tree drafts under the rules that need q, on a vocabulary that is split over the ranks of a
+// target group (rules/tree_rules.h, rules/sharded_tree_rows.h). Trees are verified one after the other,
+// because a rule's next probe depends on the answers to earlier ones.
 #pragma once
 
 #include <vector>
@@ -32,7 +32,7 @@ class SampledTrees {
   ShardLogprobs logprobs_;
   uint64_t fallbacks_ = 0;
 
-  // What one tree needs. Rows: the committed text's first, then those of nodes.
+  // State of one tree. Rows: the committed text's row first, then the rows of nodes.
   std::vector<ShardRow> rows_;
   std::vector<RankedToken> best_;  // of each row, over all ranks
   std::vector<float> chunk_max_, raw_;

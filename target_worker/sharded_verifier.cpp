@@ -98,7 +98,7 @@ void ShardedVerifier::process_rows() {
   }
 }
 
-// What this rank would emit at this row under a rule that needs nothing but a maximum.
+// This rank's candidate token at a row, under a rule that needs a maximum only.
 RankedToken ShardedVerifier::local_choice(const Entry& entry, const ShardRow& row, int index) const {
   if (entry.rule != Rule::kInvariant) return best_logit(row, false);
   return gumbel_argmax(row.logits, row.chunks, row.chunk_max, entry.request->sampling->seed,

@@ -5,7 +5,7 @@
 namespace outrider {
 namespace {
 
-// At a time, of those that have arrived: whoever sends without end is not listened to without end.
+// Messages taken at a time, so that a peer that sends without end cannot block this rank.
 constexpr int kMostMessages = 4096;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Takes a rank's slices of dense draft distributions at its door and agrees with the other ranks on what came
-// (QKind::kSlices). At the leader's, draft workers with a head also take rows of states from device to
-// device. One thread.
+// Receives a rank's slices of dense draft distributions at its own endpoint, and agrees with the other ranks
+// on which slices arrived (QKind::kSlices). At the leader's endpoint, draft workers with a head also receive
+// rows of hidden states from device to device. One thread.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,9 @@ namespace outrider {
 
 class SliceInbox {
  public:
-  // `door`: what draft workers connect to. `links`: from their devices to this rank's, with a slot more than
-  // there are sequences; empty: none. `states`: from the leader's device to theirs; empty: none.
+  // `door`: the endpoint to which draft workers connect. `links`: from their devices to this rank's, with one
+  // slot more than there are sequences; empty: no links. `states`: from the leader's device to theirs; empty:
+  // no links.
   SliceInbox(std::unique_ptr<Transport> door, const SliceSlotsOptions& options, RowLinks links = {},
              RowLinks states = {})
       : door_(std::move(door)),
@@ -26,19 +27,19 @@ class SliceInbox {
         links_(std::move(links)),
         states_(std::move(states), *door_) {}
 
-  // What came for earlier plans is no longer needed. Takes what has arrived, dropped drafts too, so that no
-  // worker's transfers wait for long, and offers of links that cannot be, so that they are refused at once.
-  // Before every plan.
+  // Forgets slices of earlier plans. Takes all messages that have arrived, including dropped drafts, so that
+  // no worker's transfers wait for long, and link offers that cannot be accepted, so that they are refused at
+  // once. Called before every plan.
   void look();
 
-  // Collective. Waits for the slices of the entries of kSlices, until the deadline; then all ranks add up
-  // what they hold. Fills `sliced` at the places of these entries.
+  // Collective. Waits for the slices of the kSlices entries until the deadline; then all ranks add up their
+  // tallies. Fills `sliced` at the places of these entries.
   void gather(std::span<const PlanEntry> entries, Collectives& group, Clock::time_point deadline,
               std::span<SlicedQ> sliced);
 
-  // Its first half, for those who add up by themselves: whether nothing is missing.
+  // The first half of gather(), for callers that add up by themselves. True if nothing is missing.
   bool collect(std::span<const PlanEntry> entries, Clock::time_point deadline);
-  // Nobody plans any more.
+  // Called when there will be no more plans.
   void end_links();
   SliceSlots& slots() { return slots_; }
   StateLinks& states() { return states_; }

@@ -15,8 +15,8 @@ class SliceLinks {
  public:
   explicit SliceLinks(RowLinks links) : links_(std::move(links)) {}
 
-  // A worker's offer, which ends the link it had, and its transfers in their order, from whom `from` is at
-  // the door. Where that ends a link, or there is none, the worker hears of it.
+  // Takes a worker's offer, which ends the link it had, and its transfers in order. `from` is the worker's
+  // peer id at the endpoint `door`. The worker is informed if the link ends, or if there is no link.
   void join(const LinkOffer& offer, PeerId from, Transport& door, SliceSlots& slots);
   void receive(const QTransfer& transfer, PeerId from, Transport& door, SliceSlots& slots);
 

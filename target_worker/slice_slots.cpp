@@ -13,8 +13,8 @@ namespace {
 
 bool is_sliced(const PlanEntry& entry) { return entry.q_kind == QKind::kSlices && !entry.draft.empty(); }
 
-// A rank that has the slice of an entry, and one that was told of a transfer, in the integer that counts
-// both.
+// One integer of the tally counts both the ranks that have an entry's slice (kHere) and the ranks that
+// received the notice of its transfer (kTold).
 constexpr uint64_t kHere = 1, kTold = uint64_t{1} << 32;
 
 // Integers of one entry among the tallies.
@@ -116,7 +116,7 @@ std::span<uint64_t> SliceSlots::tally(std::span<const PlanEntry> entries) {
     const bool by_link = slot->link != Slot::Link::kNone;
     const bool is_here = !by_link || slot->link == Slot::Link::kHere;
     mine[0] = (is_here ? kHere : 0) + (by_link ? kTold : 0);
-    // All ranks were told the same of rows that came by a link: one says it.
+    // All ranks have the same sums of rows that came by a link, so only the leader adds them.
     if (!is_here || (by_link && !is_leader_)) continue;
     const RowNumbers numbers(entry.tree());
     for (size_t i = 0; i < numbers.size(); ++i) mine[1 + i] = slot->rows[i].sum;

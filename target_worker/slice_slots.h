@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-// What all ranks agree on about an entry of kSlices, or kHidden, that drafts something. Both spans are valid
-// until the next tally.
+// The ranks' common result for an entry of kSlices or kHidden that has a draft. Both spans are valid until
+// the next tally.
 struct SlicedQ {
   bool lost = false;                    // some rank misses its slice
   bool link_lost = false;               // ... which was on its way from device to device
@@ -49,10 +49,11 @@ class SliceSlots {
   // none.
   bool complete(std::span<const PlanEntry> entries) const;
 
-  // What all ranks must add up: by entry of kSlices, who has its slice (and who was told of a transfer), then
-  // the sums of its rows, then the weights of the tokens drafted from them.
+  // The integers that all ranks must add up, for each kSlices entry: the number of ranks with its slice (and
+  // with the notice of its transfer), then the sums of its rows, then the weights of the tokens drafted from
+  // these rows.
   std::span<uint64_t> tally(std::span<const PlanEntry> entries);
-  // Once the tally holds the sums over all ranks: fills `sliced` at the places of these entries.
+  // Called when the tally holds the sums over all ranks: fills `sliced` at the places of these entries.
   void settle(std::span<const PlanEntry> entries, int ranks, std::span<SlicedQ> sliced);
 
  private:

@@ -14,8 +14,8 @@ namespace outrider {
 
 struct StateDrafterOptions {
   int32_t max_sequences = 16;
-  std::vector<TokenId> eos_ids;   // a draft ends at one of these
-  QKind q_kind = QKind::kSparse;  // of rules that need q; or kDense
+  std::vector<TokenId> eos_ids;   // each of these ids ends a draft
+  QKind q_kind = QKind::kSparse;  // for rules that need q; kSparse or kDense
   int32_t row_bytes = 1024;       // with kSparse
 };
 
@@ -55,7 +55,7 @@ class StateDrafter final : private StateSource {
   };
   std::map<SequenceId, Hashed> hashes_;
 
-  // What one draft() needs.
+  // Scratch of one draft().
   std::vector<HeadTask> tasks_;
   std::vector<Place> places_;  // of tasks_
   std::vector<HeadDraft> drafts_;

@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-// The link to one worker, which has connected to the door.
+// The link to one worker, which has connected to the endpoint `door`.
 class StateLink {
  public:
   StateLink(PeerId worker, std::unique_ptr<RowLink> rows, const RowLinks& links, Transport& door)
@@ -17,8 +17,8 @@ class StateLink {
 
   PeerId worker() const { return worker_; }
   int32_t most_rows() const { return most_rows_; }  // of a transfer
-  // Whether so many transfers can be begun now. A plan has as many at most as there are slots: the worker
-  // keeps them until it hears whose they are, and that comes with the plan's result.
+  // True if `transfers` transfers can begin now. A plan has at most as many transfers as there are slots: the
+  // worker holds them until the plan's result says to which sequence each belongs.
   bool takes(int64_t transfers);
   // Where the rows of the next transfer are written.
   uint16_t* room() { return rows_->slot(static_cast<int32_t>(sent_ % static_cast<uint64_t>(slots_))); }
@@ -35,13 +35,13 @@ class StateLink {
   const int32_t most_rows_, slots_;
   Transport& door_;
   uint64_t sent_ = 0;         // transfers
-  uint64_t sent_before_ = 0;  // of them, those of earlier plans
+  uint64_t sent_before_ = 0;  // transfers of earlier plans
   bool ended_ = false;
 };
 
 class StateLinks {
  public:
-  // `door` must outlive it.
+  // The endpoint `door` must outlive this object.
   StateLinks(RowLinks links, Transport& door) : links_(std::move(links)), door_(door) {}
 
   // A worker's offer, which ends the link it had.

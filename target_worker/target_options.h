@@ -1,4 +1,4 @@
-// What a target rank is told when it starts: who it is, what it can do, and what helps its drafters.
+// Start-up options of a target rank: its identity, its capabilities, and the parts that help drafters.
 #pragma once
 
 #include <chrono>
@@ -19,32 +19,35 @@ class AcceptanceProcess;
 struct TargetOptions {
   ModelInfo info;                   // for Hello; max_context and isa are filled in
   int32_t max_sequences = 16;       // open at once
-  Generation generation{1};         // of this life of the group
+  Generation generation{1};         // a new one for every start of the group
   float row_price = kUnknownPrice;  // for Hello
   bool trees = true;                // drafts may be trees
-  // Null: verdicts are honest (synthetic_verifier.h). Every rank needs the same process.
+  // Null: real verification. Else acceptance is simulated (synthetic_verifier.h), and every rank needs the
+  // same process.
   const AcceptanceProcess* synthetic_acceptance = nullptr;
-  // Where this rank's slices of q come in; null on all ranks: nowhere. `slices`: those of all, for the
-  // leader's Hello.
+  // The inbox for this rank's slices of q; null on all ranks: slices are not accepted. `slices`: endpoints of
+  // all ranks' inboxes, for the leader's Hello.
   std::shared_ptr<SliceInbox> slice_inbox;
   SliceDoors slices;
-  // The draft model's head with this rank's ids: states may come for q. On all ranks or on none.
+  // The draft model's output head with this rank's ids, so that q may come as hidden states. On all ranks or
+  // on none.
   std::shared_ptr<const DraftHead> head;
-  // Not 0: the group drafts itself, with the leader's `drafter`, of this fingerprint; a model that drafts
-  // with its own first layers has one on every rank. The model has the drafter's taps.
+  // Not 0: the group drafts by itself with the leader's `drafter`, and this is its fingerprint. With early
+  // exit (the model's own first layers), every rank has a drafter. The model has the drafter's taps.
   uint64_t own_drafter = 0;
   std::shared_ptr<StateDrafter> drafter;
-  // Not 0: a draft worker has the head of this fingerprint, and the leader's `states` tell it rows of so many
-  // numbers. The model has the head's taps.
+  // Not 0: the fingerprint of the head that a draft worker has; the leader's `states` send it rows of
+  // `state_width` numbers. The model has the head's taps.
   uint64_t state_head = 0;
   int32_t state_width = 0;
   std::shared_ptr<StateReader> states;
-  // Leaves when this says so; empty: when told by the coordinator. Of a group that joined from elsewhere.
+  // The rank leaves when this returns true; empty: only when the coordinator sends a Shutdown. For a group
+  // that joined from elsewhere.
   std::function<bool()> asked_to_leave;
   std::function<void()> on_joined;  // the leader was welcomed
-  // The coordinator is gone when it took no sign of life for about so many seconds.
+  // Seconds without a delivered heartbeat after which the coordinator counts as gone.
   int most_undelivered = 10;
-  // A draft whose slices are not all here so long after the forward pass is given up, on every rank.
+  // Time after the forward pass at which every rank gives up a draft whose slices are not all here.
   std::chrono::milliseconds slice_timeout{2000};
 };
 

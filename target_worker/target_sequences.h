@@ -1,5 +1,5 @@
-// The open sequences and kept prefixes of a target rank, and what of them its KV cache holds. They change by
-// plans and verdicts alone, alike on all ranks.
+// The open sequences and kept prefixes of a target rank, and their part in its KV cache. Plans and
+// verification results change them, in the same way on all ranks.
 #pragma once
 
 #include <span>
@@ -28,8 +28,8 @@ class TargetSequences {
   TargetSequences(const TargetSequences&) = delete;
   TargetSequences& operator=(const TargetSequences&) = delete;
 
-  // What plans say of prefixes and of sequences; check_prefixes() and check_plan() have found nothing wrong
-  // with it.
+  // Apply a plan's changes to prefixes and sequences, after check_prefixes() and check_plan() accepted the
+  // plan.
   void change(const PrefixChange& change);
   void open(const Open& open);
   void close(SequenceId id);
@@ -43,10 +43,10 @@ class TargetSequences {
 
   size_t size() const { return sequences_.size(); }
   bool contains(SequenceId id) const { return sequences_.contains(id); }
-  // Of a sequence that is open; anything else ends the program.
+  // A sequence that must be open; another id is a programming error.
   const Sequence& at(SequenceId id) const;
 
-  // What the coordinator must agree with: lengths and epochs, in a hash and in words.
+  // The state on which all ranks and the coordinator must agree (lengths and epochs), as a hash and as text.
   uint64_t state_hash() const;
   std::string describe() const;
 

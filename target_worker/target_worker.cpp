@@ -10,7 +10,7 @@
 namespace outrider {
 namespace {
 
-// What one phase of a step took, told when it ends.
+// Scope timer of one phase of a step: writes the elapsed ns on destruction.
 class PhaseTimer {
  public:
   explicit PhaseTimer(int64_t& ns) : ns_(ns) {}
@@ -73,7 +73,8 @@ TargetWorker::~TargetWorker() {
 // Every target rank runs these lines in this order; only the leader talks outside the group.
 Status TargetWorker::run(Transport* transport) {
   plans_.agree_on_setup();
-  if (transport) plans_.end(plans_.join(*transport));  // the other ranks are told that there is nothing to do
+  // If join() failed, the other ranks learn it with the next plan.
+  if (transport) plans_.end(plans_.join(*transport));
   while (const auto plan = plans_.next(transport)) {
     StepResult result = step(*plan);
     if (transport) plans_.end(transport->send(kCoordinatorPeer, std::move(result)));
@@ -172,14 +173,14 @@ PlacedLogits TargetWorker::forward(const StepPlan& plan) {
   return *logits;
 }
 
-// What came of q in slices while the forward pass ran.
+// Collects the q slices that arrived during the forward pass.
 void TargetWorker::gather_q(const StepPlan& plan) {
   sliced_.assign(plan.entries.size(), {});
   if (!has_q(plan, QKind::kSlices)) return;
   options_.slice_inbox->gather(plan.entries, group_, Clock::now() + options_.slice_timeout, sliced_);
 }
 
-// Where q comes as hidden states, this rank makes its rows of them.
+// Where q comes as hidden states, this rank computes its rows of q from them.
 void TargetWorker::make_q(const StepPlan& plan) {
   if (!has_q(plan, QKind::kHidden)) return;
   sampling_.clear();
@@ -313,7 +314,8 @@ void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
   drafter.draft(result.drafts);
 }
 
-// What draft workers lack of committed tokens. Every rank keeps the same states, so one of them is enough.
+// Sends hidden states of committed tokens to the draft workers that lack them. Every rank keeps the same
+// hidden states, so one rank sends.
 void TargetWorker::tell_states(const StepPlan& plan, StepResult& result) {
   if (!options_.states) return;
   for (const StateAsk& ask : plan.states) {

@@ -63,7 +63,7 @@ class TargetWorker {
   void ask_scores(const PlanEntry& entry, int64_t& row);
   // Ranks the rows of entries that ask for it, before the verifier changes them.
   void rank_successors(const StepPlan& plan, const PlacedLogits& logits);
-  // What the verifier said of them, in the same order.
+  // Applies the verifier's results, which are in the order of the plan's entries.
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
   void draft_next(const StepPlan& plan, StepResult& result);
   void tell_states(const StepPlan& plan, StepResult& result);

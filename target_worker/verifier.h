@@ -1,4 +1,4 @@
-// What a verification is asked and what it answers, whoever computes it.
+// Request and result of a verification, for every implementation.
 #pragma once
 
 #include <algorithm>
@@ -30,23 +30,23 @@ struct VerifyRequest {
   std::span<const int32_t> parents;  // of a tree, as in DraftTree; row i + 1 follows node i
   QKind q_kind = QKind::kNone;
   std::span<const QRow> q;  // p/q rules: rows that passed validate_q_rows, gamma of a chain
-  // kSlices: q holds this rank's slice alone, from the first id of its range on (sums are the whole row's),
-  // and the weight of each draft token, whoever's slice it is in, stands here.
+  // kSlices: q holds this rank's slice alone, from the first id of its range on (sums are the whole row's).
+  // q_drafted has the weight of each draft token, whichever rank's slice contains it.
   std::span<const uint64_t> q_drafted;
   // kSlices: not null where the slice is on the device already, [gamma, ids of the range] weights in 16 bits;
   // then q has only the sums.
   const uint16_t* q_on_device = nullptr;
   int64_t first_row = 0;
   const TokenCounts* counts = nullptr;  // of the committed tokens; may be null unless there are penalties
-  // Nothing is to be decided, without a draft: of its row only the log-probability of this token, which is
-  // committed, is asked for.
+  // Scoring only: there is no draft, and only the log-probability of this token, which is committed, is
+  // computed from the row.
   std::optional<TokenId> scored;
-  // Those of a PlanEntry; this request's row 0 is row `first_mask_row` of them.
+  // The masks of a PlanEntry; this request's row 0 is row `first_mask_row` there.
   std::span<const TokenMask> masks;
   int32_t first_mask_row = 0;
 };
 
-// What may be drawn at the request's row `row`; null: any token.
+// The tokens allowed at the request's row `row`; null: any token.
 inline const TokenSet* allowed_at(const VerifyRequest& request, int32_t row) {
   const int32_t wanted = request.first_mask_row + row;
   const auto at = std::lower_bound(request.masks.begin(), request.masks.end(), wanted,
@@ -69,10 +69,10 @@ struct VerifyResult {
   int accepted_count = 0;
   std::vector<int32_t> path;  // of a tree: the accepted nodes
   TokenId next;
-  std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
+  std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 entries when asked for
 };
 
-// The token whose log-probability is told of row i: an accepted one, the next one, or the one that is scored.
+// The token whose log-probability is reported at row i: an accepted one, the next one, or the scored one.
 inline TokenId chosen_at(const VerifyRequest& request, const VerifyResult& result, int i) {
   if (request.scored) return *request.scored;
   return i < result.accepted_count ? request.draft[static_cast<size_t>(i)] : result.next;
@@ -95,15 +95,17 @@ class Verifier {
   virtual const VerifierStats& stats() const = 0;
   // Whether requests may have masks.
   virtual bool takes_masks() const { return true; }
-  // The rows of these requests in host memory, as the model made them, for rules that are decided there.
-  // Before verify(), which overwrites rows of other requests only. Valid until the model's next forward pass.
+  // Copies the rows of these requests, as the model made them, to host memory, for rules that are decided
+  // there. Call before verify(), which overwrites rows of other requests only. Valid until the model's next
+  // forward pass.
   virtual LogitsShard on_host(std::span<const VerifyRequest> requests, const PlacedLogits& logits) {
     (void)requests;
     return std::get<LogitsShard>(logits);
   }
-  // Where the logits are on a device: this rank's kSuccessors best tokens of these rows as the model scored
-  // them, best first, and a word that is not 0 if its slice of the row is not finite. Asked for before
-  // verify(), there behind it: [rows, kRankedWords] of RankedToken, 0 where there are no more.
+  // Where the logits are on a device: ranks this rank's kSuccessors best tokens of these rows by the model's
+  // own scores, best first. Call before verify(); ranked_rows() has the result after it: [rows, kRankedWords]
+  // of RankedToken, 0 where there are no more, and a last word that is not 0 if this rank's slice of the row
+  // is not finite.
   virtual void rank_rows(std::span<const int64_t>, const PlacedLogits&) {
     CHECK(false, "the logits are in host memory");
   }
@@ -113,8 +115,8 @@ class Verifier {
   virtual std::optional<int64_t> busy_ns() const { return std::nullopt; }
 };
 
-// Trees too: under the match rules with the verdicts of `inner`, which need not know of them. Its requests
-// are rows then: as many of them as the pass has.
+// Adds verification of trees under the match rules; the results are those of `inner`, which need not support
+// trees. Requests to `inner` are single rows, one for each row of the pass.
 std::unique_ptr<Verifier> make_tree_verifier(std::unique_ptr<Verifier> inner, Collectives& group);
 
 // The verifier for logits that `model` leaves where it computes them. `requests`: at most, in one pass.

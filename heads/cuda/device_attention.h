@@ -12,7 +12,7 @@
 
 namespace outrider::cuda {
 
-// What it will take and how its rows go together, before it takes anything.
+// Device memory and tile shapes of a head's attention, computed before anything is allocated.
 struct DeviceAttentionPlan {
   DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightType activation_type, const DeviceInfo& device);
 
@@ -69,11 +69,11 @@ class DeviceAttention final : public HeadAttention {
     PinnedBuffer<int32_t> memory;
     Event sent;
   };
-  std::array<Staging, 2> staging_;  // so that a draft's steps do not wait for the pass in front of them
+  std::array<Staging, 2> staging_;  // two, so that a draft's steps do not wait for the previous pass
   size_t next_staging_ = 0;
   DeviceBuffer<int32_t> memory_;
   DeviceBuffer<float> workspace_;
-  // Of latent attention.
+  // Buffers of latent attention.
   const ShardPlan whole_;
   DeviceBuffer<float> latents_;  // [rows, what DeviceLayer::qkv makes]
   LatentActivations latent_heads_;

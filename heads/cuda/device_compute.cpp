@@ -86,7 +86,7 @@ Result<HeadMatrix> DeviceCompute::matrix(const MatrixSource& source, WeightType 
   return made;
 }
 
-// What a part takes; the caller uploads it.
+// The type and memory of a part; the caller uploads it.
 Result<HeadPart> DeviceCompute::part(const Result<MatrixSizes>& sizes) {
   if (!sizes.ok()) return sizes.status();
   gathered_columns_ = std::max(gathered_columns_, sizes->gathered_columns);
@@ -234,7 +234,7 @@ std::unique_ptr<RecordedWork> DeviceCompute::record(const std::function<void()>&
   return std::make_unique<Recorded>(stream(), work);
 }
 
-// Nobody loads any more: there is room for what products of few rows leave in memory.
+// Called when all loading is done: allocates the workspace of products with few rows.
 void DeviceCompute::settle(int64_t, int64_t max_rows) {
   // Not when rows are on their way to another device: to free what was too small would wait for them.
   if (!counts_ && finite_.size() < max_rows) {

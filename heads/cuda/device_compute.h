@@ -67,7 +67,7 @@ class DeviceCompute final : public HeadCompute {
   StreamView stream() const;
   Uploader& uploader();
   Products products() const;
-  // What matrices of this type are here, where all products take one type of activations.
+  // The type in which matrices of `type` are held here; all products take activations of one type.
   Result<WeightType> held_as(const std::string& name, WeightType type);
   Result<HeadPart> part(const Result<MatrixSizes>& sizes);
   WeightType activation() const { return activation_.value_or(WeightType::kFloat32); }

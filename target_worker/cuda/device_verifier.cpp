@@ -113,7 +113,7 @@ const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRe
   results_.resize(requests.size());
   const auto* on_device = std::get_if<DeviceLogits>(&logits);
   CHECK(on_device, "the logits are in host memory");
-  if (requests.empty()) {  // nobody else would end the forward pass
+  if (requests.empty()) {  // the forward pass must be ended here, since nothing else will wait for it
     if (group_.is_in_pass()) group_.wait(on_device->stream);
     return results_;
   }
@@ -151,7 +151,7 @@ void DeviceVerifier::prepare(std::span<const VerifyRequest> requests, const Devi
   keep_raw_rows(requests, logits);
 }
 
-// What log-probabilities are about, before it is overwritten.
+// Copies rows whose log-probabilities are wanted, before the rows are overwritten.
 void DeviceVerifier::keep_raw_rows(std::span<const VerifyRequest> requests, const DeviceLogits& logits) {
   const int64_t width = batch_.stride;
   for (const VerifyRequest& request : requests) {

@@ -14,9 +14,9 @@ class RankedRows {
   // On the current device. Nothing is allocated later.
   explicit RankedRows(int64_t most_rows);
 
-  // Queues the ranking of these rows, and its way to the host.
+  // Queues the ranking of these rows, and the copy to the host.
   void queue(std::span<const int64_t> rows, const DeviceLogits& logits);
-  // [rows, kRankedWords] of the last queue(), once somebody waited for its stream.
+  // [rows, kRankedWords] of the last queue(), valid once its stream was waited for.
   std::span<const uint64_t> lists() const;
 
  private:

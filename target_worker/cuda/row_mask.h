@@ -1,5 +1,5 @@
-// What a grammar allows at a row, as kernels see it: this rank's part of a TokenSet, ids counted from the
-// slice's first.
+// The tokens that a grammar allows at a row, for kernels: this rank's part of a TokenSet, with ids counted
+// from the slice's first.
 #pragma once
 
 #include <cstdint>

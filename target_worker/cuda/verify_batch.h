@@ -14,8 +14,8 @@ enum class Decision : int32_t {
   kBlock,
 };
 
-// What is tested at a row. The draft's distribution there: this rank's slice of the weights; `sparse`: with
-// local ids, and what every other one below q_rest_end has.
+// The test at a row: a draft token and this rank's slice of its distribution q. `sparse`: q lists local ids;
+// every id below q_rest_end that is not listed has the common rest weight.
 struct TestInput {
   int32_t draft = -1;  // the token; -1 in a request's last row
   int32_t sparse = 0;

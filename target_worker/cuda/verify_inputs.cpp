@@ -107,7 +107,7 @@ void VerifyInputs::add_q(const VerifyRequest& request, int32_t index, IndexRange
   word_count_ += test.q_count;
 }
 
-// What the row may yield, as far as it concerns this rank's slice.
+// Adds the mask of allowed tokens at a row, cut to this rank's slice.
 void VerifyInputs::add_mask(const VerifyRequest& request, int32_t index, IndexRange range) {
   const TokenSet* const allowed = allowed_at(request, index);
   if (!allowed || range.size() == 0) return;

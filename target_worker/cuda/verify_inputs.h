@@ -1,5 +1,5 @@
-// What a pass of verification sends to the device, packed into one copy. The host's part of a request: which
-// rows and tokens it is about; every number that depends on a logit is the kernels'.
+// Inputs of a verification pass on a device, packed into one copy. The host prepares a request's rows and
+// tokens; kernels compute every number that depends on a logit.
 #pragma once
 
 #include <cstdint>

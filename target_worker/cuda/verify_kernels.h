@@ -1,6 +1,6 @@
-// What verification does besides the steps of row_steps.h, in the order in which DeviceVerifier queues it;
-// between the steps stand the collectives that ShardedVerifier has in the same places. Every step is the one
-// of the host, token by token (token_math.h, decide.h), so the integers are equal.
+// Kernels of verification besides the steps of row_steps.h, in the order in which DeviceVerifier queues them.
+// Collectives run between the steps, in the same places as in ShardedVerifier. Every step equals the host's,
+// token by token (token_math.h, decide.h), so the integers are equal.
 #pragma once
 
 #include "base/cuda.h"

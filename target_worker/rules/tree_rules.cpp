@@ -30,8 +30,8 @@ int32_t without_replacement_level(DraftTreeView tree, int32_t node, std::span<co
   return kTreeRoot;
 }
 
-// The smallest division factor found for which the rule keeps the law: 1 - (1 - b)^k <= rho * b. It shrinks
-// with each round of probes; k itself always serves.
+// The smallest division factor found for which the rule keeps the target's distribution: 1 - (1 - b)^k <= rho
+// * b. It shrinks with each round of probes; k itself is always valid.
 struct DivisionFactor {
   double rho, overlap;
 };

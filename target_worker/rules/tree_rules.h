@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-// What a rejection leaves of a row: p becomes max(floor * p, scale * p - weight * q), normalised.
+// The residual after a rejection: p becomes max(floor * p, scale * p - weight * q), normalised.
 struct Rejection {
   double scale = 1, weight = 1, floor = 0;
 };

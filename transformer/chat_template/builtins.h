@@ -42,7 +42,7 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> keywords;
 
   size_t count() const { return positional.size() + keywords.size(); }
-  // That there are no more than `names` of them, and keywords are among these.
+  // An error if there are more arguments than `names`, or a keyword that is not in `names`.
   Status check(std::span<const std::string_view> names) const;
   // By position or, if given there instead, by keyword; null if absent.
   const Value* find(size_t position, std::string_view keyword) const;
@@ -62,10 +62,9 @@ Result<Value> call_method(const Value& object, const std::string& name, const Ar
 // Elements of a list, keys of a map, characters of a string; nothing of undefined.
 Result<List> elements_of(const Value& value, Budget& budget);
 Result<bool> contains(const Value& container, const Value& element, Budget& budget);
-// What Jinja makes of object.name, undefined if there is none: a method or field, else what a dict has under
-// the name.
+// Jinja's object.name: a method or field, else the dict's entry under that name, else undefined.
 Value attribute_of(const Value& object, const std::string& name);
-Value python_attribute(const Value& object, const std::string& name);  // the former only
+Value python_attribute(const Value& object, const std::string& name);  // a method or field only
 bool has_method(const Value& object, const std::string& name);
 bool hides_method(const Value& object, const std::string& name);  // one that would change the object
 // object[key]: what a dict or list has there, else as python_attribute().

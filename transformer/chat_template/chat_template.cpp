@@ -222,8 +222,9 @@ class ParsedTemplate : public ChatTemplate {
     return chat_template::render(syntax_, variables, options.now.value_or(std::chrono::system_clock::now()));
   }
 
-  // Whether the template prints the texts of all parts of such a message, as a short conversation shows. A
-  // line break within a text tells them from a list that is printed as a whole, which escapes it.
+  // True if the template prints the text of every part of such a message; a short conversation is rendered to
+  // find out. A list that is printed as a whole has its line breaks escaped, so a line break within a text
+  // distinguishes the two.
   bool prints_parts(const std::string& role, const Fields& variables, const ChatOptions& options) const {
     const std::string texts[] = {"first\npart", "second\npart"};
     const Value user = message_value({"user", ""}, Value(std::string("x")));
@@ -281,7 +282,7 @@ Result<std::unique_ptr<ChatTemplate>> parse_chat_template(const std::string& sou
   Fields variables;
   if (!bos_token.empty()) variables.set("bos_token", Value(bos_token));
   if (!eos_token.empty()) variables.set("eos_token", Value(eos_token));
-  // What transformers passes where there are none.
+  // transformers passes None where there are no tools and no documents.
   variables.set("tools", Value(chat_template::None{}));
   variables.set("documents", Value(chat_template::None{}));
   return std::unique_ptr<ChatTemplate>(

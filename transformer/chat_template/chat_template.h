@@ -29,11 +29,11 @@ struct ChatOptions {
   bool add_generation_prompt = true;
   // End within the last message, which the model goes on with. Not together with add_generation_prompt.
   bool continue_final_message = false;
-  // What the template shows of tools; null: there are none.
+  // Tool definitions for the template; null: there are none.
   nlohmann::ordered_json tools = nullptr;
   // More variables of the template, an object. They may replace bos_token and eos_token.
   nlohmann::json variables = nlohmann::json::object();
-  // What strftime_now() tells; absent: the time of the rendering.
+  // The time that strftime_now() formats; absent: the time of the rendering.
   std::optional<std::chrono::system_clock::time_point> now = {};
 };
 

@@ -30,7 +30,8 @@ Result<Value> range(const Arguments& given, Budget& budget) {
   return Value(std::move(out), Sequence::kRange);
 }
 
-// What Python's datetime answers itself, for a time without a zone: microseconds and two empty texts.
+// Expands the directives that Python's datetime expands itself, for a time without a zone: %f gives
+// microseconds, %z and %Z give nothing.
 std::string without_python_directives(const std::string& format, int64_t microseconds) {
   std::string out;
   for (size_t i = 0; i < format.size(); ++i) {

@@ -7,7 +7,7 @@
 namespace outrider::chat_template {
 namespace {
 
-// What a statement did to the loop around it.
+// The effect of a statement on the loop around it.
 enum class Flow { kNext, kBreak, kContinue };
 
 class Interpreter : public Evaluator {
@@ -263,7 +263,7 @@ class Interpreter : public Evaluator {
     return Value(std::move(out));
   }
 
-  // What is given beyond the parameters.
+  // Arguments beyond the macro's parameters become varargs and kwargs.
   Status take_extra_arguments(const Macro& macro, const Arguments& given, Scope& inner) {
     const size_t count = macro.parameters.size();
     List more;

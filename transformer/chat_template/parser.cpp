@@ -108,7 +108,7 @@ class Parser {
     return out;
   }
 
-  // What is assigned to: "a" or "a, (b, c)".
+  // The left side of an assignment: "a" or "a, (b, c)".
   Result<Target> targets() {
     const Nesting nesting(in_.depth());
     RETURN_IF_ERROR(in_.check_depth());

@@ -9,7 +9,7 @@ namespace {
 
 Value iterate(List items) { return Value(Iterator{.items = std::move(items)}); }
 
-// What "a.b.0" or 0 finds in a value. Absent: `otherwise`, where it is given.
+// Looks up the path "a.b.0" or the index 0 in a value. If nothing is there: `otherwise`, where given.
 Result<Value> look_up(Value value, const Value& path, const Value* otherwise, Budget& budget) {
   if (path.string() == nullptr) {
     ASSIGN_OR_RETURN(value, item_of(value, path, budget));
@@ -32,7 +32,8 @@ Result<Value> look_up(Value value, const Value& path, const Value* otherwise, Bu
   return value;
 }
 
-// What elements are compared by: an attribute, or themselves; texts without regard to case, unless asked for.
+// Comparison key of an element: one of its attributes, or the element itself. Texts compare without regard to
+// case unless `case_sensitive` is set.
 struct Key {
   const Value* attribute;
   const Value* otherwise;

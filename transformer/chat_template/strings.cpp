@@ -12,7 +12,7 @@ bool is_python_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <=
 
 namespace {
 
-// startswith and endswith take one string or a tuple of them.
+// startswith and endswith take one string or a tuple of strings.
 Result<Value> has_end(const std::string& text, const Arguments& arguments, bool at_start) {
   const auto matches = [&](const std::string& part) {
     return at_start ? text.starts_with(part) : text.ends_with(part);

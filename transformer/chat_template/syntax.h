@@ -59,7 +59,7 @@ struct Macro {
   Block body;
 };
 
-// What is assigned to: a name, or several targets for the elements of a value.
+// The left side of an assignment: a name, or several targets for the elements of a value.
 struct Target {
   std::string name;
   std::vector<Target> parts = {};

@@ -104,7 +104,7 @@ Result<double> to_number(const Value& value) {
 namespace {
 
 bool is_number(const Value& value) { return value.as<bool>() || value.is_integer() || value.as<double>(); }
-// Two whole numbers, one of them from 2^63 on.
+// True for two integers if at least one is 2^63 or larger.
 bool are_large(const Value& a, const Value& b) {
   return a.is_integer() && b.is_integer() && (a.as<uint64_t>() || b.as<uint64_t>());
 }

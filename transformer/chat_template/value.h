@@ -39,16 +39,15 @@ struct Undefined {
   std::string name;  // for messages
 };
 struct None {};
-// What holds elements of a list may be, in Python: they compare and print differently, and a view
-// (dict.items()) has no indices.
+// Python's kinds of sequences. They compare and print differently, and a view (dict.items()) has no indices.
 enum class Sequence : uint8_t { kList, kTuple, kGroup, kRange, kView };  // kGroup: a tuple of groupby()
-// What select(), map() and the like return: true even if empty, without length or indices, and read only
-// once.
+// Result of select(), map() and the like: true even if empty, without length or indices, and consumed by one
+// pass.
 struct Iterator {
   List items;
   size_t next = 0;
 };
-// What `loop` is inside of a for.
+// The variable `loop` inside of a for statement.
 struct Loop {
   std::shared_ptr<const List> items;
   size_t index0;
@@ -136,7 +135,7 @@ Result<int> compare(const Value& a, const Value& b);
 Status check_key(const Value& key);  // that it can be a dict's
 // Python's str(). What prints an address there, functions and iterators, is refused.
 Result<std::string> to_text(const Value& value);
-// At most so long are texts of containers.
+// The longest text that is made of a container, in bytes.
 constexpr size_t kMaxJsonBytes = 4 << 20;
 // json.dumps(value, ...).
 struct JsonForm {

@@ -26,11 +26,11 @@ class CodedMatrix {
   int64_t group_of(int64_t column) const {
     return order_.empty() ? column / scheme_.group : order_[static_cast<size_t>(column)];
   }
-  // Of a row. With an order they are numbered as the file numbers them.
+  // Groups in a row. Where columns have an order (act-order), groups are numbered as in the file.
   int64_t groups() const { return groups_; }
-  // Of the codes of all rows, in the file.
+  // Bytes that the codes of all rows take in the file.
   int64_t code_bytes() const { return code_bytes_; }
-  // Every tensor that is read, that of the codes first.
+  // Every tensor that the matrix reads; the tensor of codes is first.
   const std::vector<const TensorInfo*>& tensors() const { return tensors_; }
 
   // Codes of columns [begin, begin + to.size()) of a row.

@@ -1,5 +1,5 @@
-// Bounds of the sizes in config.json: generous beyond any published model, and small enough that no product
-// of two of them leaves 64 bits.
+// Bounds of the sizes in config.json: generous beyond any published model, and small enough that the product
+// of any two sizes fits 64 bits.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Element types that a model file may declare. Only three of them are weights to us.
+// Element types that a model file may declare. Only fp32, fp16 and bf16 are accepted as plain weights.
 #pragma once
 
 #include <cstdint>

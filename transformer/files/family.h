@@ -65,7 +65,7 @@ struct ExpertNames {
   bool biases = false;  // ExpertConfig::biases
 };
 
-// What the class assumes where config.json lacks the key.
+// Values that the family's Hugging Face class assumes where config.json lacks the key.
 struct FamilyDefaults {
   int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   double rope_theta = 10000;

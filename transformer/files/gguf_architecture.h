@@ -60,7 +60,7 @@ struct GgufArchitecture {
   std::span<const GgufKey> keys = {};
   // Further keys that `complete` reads.
   std::span<const std::string_view> more_keys = {};
-  // What follows of several keys or of none.
+  // Adds config entries that depend on several keys or on no key.
   Status (*complete)(const GgufKeys& keys, nlohmann::json& config) = nullptr;
 };
 

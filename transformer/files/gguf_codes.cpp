@@ -214,7 +214,7 @@ int eight_signs(uint32_t seven) {
   return static_cast<int>(seven | (std::popcount(seven) & 1u) << 7);
 }
 int nibble(const uint8_t* bytes, int64_t i) { return bytes[i / 2] >> 4 * (i % 2) & 15; }
-// What is left of the scale is exact in fp32: fp16 times a few bits.
+// The scale is exact in fp32: fp16 times a factor of a few bits.
 GroupNumbers wide_scale(const uint8_t* d, float factor) {
   return {.scale = half_at(d) * factor, .zero = kByteZero};
 }
@@ -274,7 +274,8 @@ GroupNumbers group_iq3_s(const uint8_t* block, int64_t g) {
   return wide_scale(block, odd_part(nibble(block + 106, g)));
 }
 
-// Of 1.5 bits: entries of eight of -1, 0 and 1, all shifted by an eighth. As codes, eight times the number.
+// Codebook entries of 1.5 bits: eight values of -1, 0 or 1, all shifted by an eighth. A code is eight times
+// the value.
 void put_shifted(const int8_t* entry, bool down, uint8_t* to) {
   for (int i = 0; i < 8; ++i) to[i] = byte_of(kByteZero + 8 * entry[i] + (down ? -1 : 1));
 }

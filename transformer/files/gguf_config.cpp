@@ -95,7 +95,7 @@ Status ConfigOfGguf::copy_own_keys() {
   return {};
 }
 
-// Of the architecture's own keys, those that are not read here.
+// Refuses every key of the architecture that is not read here.
 Status ConfigOfGguf::refuse_other_keys() const {
   constexpr auto kReadKeys = std::to_array<std::string_view>({"block_count",
                                                               "context_length",
@@ -182,7 +182,7 @@ Result<std::optional<std::vector<double>>> ConfigOfGguf::numbers_of(const char* 
   return std::optional(std::move(out));
 }
 
-// What Llama 3's rotation divides a frequency by; Hugging Face's names.
+// The divisor that Llama 3's RoPE scaling applies to a frequency. Names as in Hugging Face.
 double llama3_divisor(double frequency, double factor) {
   constexpr double kLow = 1, kHigh = 4, kTrained = 8192;
   const double wavelength = 2 * std::numbers::pi / frequency;

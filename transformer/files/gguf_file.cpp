@@ -39,7 +39,8 @@ struct TensorType {
   std::optional<Dtype> dtype;  // nothing: not read
 };
 
-// Of enum ggml_type: numbers that are no blocks, what llama.cpp only computes with, and blocks.
+// Maps numbers of enum ggml_type. There are plain number types, types that llama.cpp uses only while
+// computing, and block types.
 std::optional<TensorType> tensor_type(uint32_t number) {
   switch (number) {
     case 0:

@@ -41,7 +41,7 @@ struct GgufContent {
 // `file` is everything from byte 0; what comes back points into it.
 Result<GgufContent> parse_gguf(std::span<const std::byte> file, const std::string& name);
 
-// Whether a model is named by such a file rather than by a directory.
+// Whether this path names a GGUF file rather than a model directory.
 bool is_gguf_path(const std::filesystem::path& path);
 
 }  // namespace outrider

@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-// What every entry of an array of numbers is; nothing if they differ.
+// The common value of all entries of a number array; nothing if entries differ.
 std::optional<double> only_number(const GgufArray& array) {
   if (array.count == 0 || !array.texts.empty()) return {};
   const double first = array.number(0);

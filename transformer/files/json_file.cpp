@@ -53,7 +53,7 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
-    // "[json.exception.parse_error.101] parse error at line 1, ...": the bracket helps nobody.
+    // "[json.exception.parse_error.101] parse error at line 1, ...": the bracket does not help a reader.
     std::string text = error.what();
     if (const size_t bracket = text.find("] "); bracket != std::string::npos) text.erase(0, bracket + 2);
     return fail(text.substr(0, 300));
@@ -107,7 +107,7 @@ class BoundedBuilder final : public nlohmann::json_sax<Json> {
   Json root_;
   std::vector<Json*> open_;  // containers being filled; stable, since only the innermost grows
   std::vector<std::set<std::string>>
-      keys_;                // of each of them, where the container itself has no order of keys
+      keys_;                // for each open container, since the container itself keeps no order of keys
   Json* member_ = nullptr;  // where the value of the last key goes
   std::string outermost_, refused_member_;  // keys of the outermost object
   std::string error_;

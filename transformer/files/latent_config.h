@@ -7,13 +7,13 @@
 
 namespace outrider {
 
-// Of the norms of latents, whatever config.json says of the others'.
+// Epsilon of the norms of latents, which does not follow config.json's rms_norm_eps.
 constexpr float kLatentEpsilon = 1e-6f;
 
 // Fills in latent, and head_dim and num_kv_heads as keys are cached. Number and sizes of heads are known.
 Status read_latent_config(const JsonObject& config, ModelConfig& out);
 
-// Fills in what a mixture of such a model has beside others: groups, scores, shared experts.
+// Reads the keys that only mixtures of DeepSeek's kind have: groups, scores, shared experts.
 Status read_grouped_routing(const JsonObject& config, const ExpertNames& names, ExpertConfig& out);
 
 }  // namespace outrider

@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// What "model_type" says; `fallback` without the key.
+// The family that "model_type" names; `fallback` without the key.
 Result<ModelFamily> family_of(const JsonObject& config, ModelFamily fallback);
 
 // All of a ModelConfig but special ids. Refuses what computes another function, by file and key; `also`:

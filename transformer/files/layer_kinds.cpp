@@ -52,7 +52,7 @@ std::vector<bool> by_index(const ModelConfig& out, Slides slides) {
   return layers;
 }
 
-// Gemma 3: every so many layers one sees the whole text.
+// Gemma 3: every n-th layer attends to the whole text; returns n.
 Result<int64_t> read_pattern(const JsonObject& config) {
   const std::string key =
       config.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";

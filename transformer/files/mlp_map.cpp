@@ -98,7 +98,7 @@ Result<TensorPart> MlpMapper::packed_bias(const Packed& of, EveryOther every, In
       .apart = ElementsApart{.first = of.expert * of.outputs + every.first, .column = every.step}};
 }
 
-// Of gate_up_proj, output 2i is gate i and output 2i + 1 is up i.
+// In gate_up_proj, output 2i is gate i and output 2i + 1 is up i.
 Result<MlpSources> MlpMapper::packed_expert(const std::string& prefix, int64_t index) const {
   const int64_t hidden = config_.hidden_size, size = config_.experts->intermediate_size;
   const MlpCut cut(size, plan_.shard);

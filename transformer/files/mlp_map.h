@@ -39,7 +39,7 @@ class MlpMapper {
     int64_t first = 0, step = 1;
   };
   Result<MlpSources> packed_expert(const std::string& prefix, int64_t index) const;
-  // Of the outputs that `every` names, `rows`; of its inputs, `columns`.
+  // Takes `rows` of the outputs that `every` selects, and `columns` of the inputs.
   Result<TensorPart> packed_matrix(const Packed& of, EveryOther every, IndexRange rows,
                                    IndexRange columns) const;
   Result<TensorPart> packed_bias(const Packed& of, EveryOther every, IndexRange part) const;

@@ -150,7 +150,7 @@ Status read_activation(const JsonObject& config, const FamilyTraits& traits, Mod
   return {};
 }
 
-// What marks a mixture of experts under the name of a family that has none.
+// Refuses keys that mark a mixture of experts if the family is a dense one.
 Status refuse_experts(const JsonObject& config) {
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"})
     if (const json* value = config.find(key); value != nullptr && *value != 0)
@@ -192,7 +192,7 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
   return {};
 }
 
-// An integer, a list of them, or nothing.
+// Accepts an integer, a list of integers, or nothing.
 Status add_eos(const JsonObject& object, ModelConfig& out) {
   const json* value = object.find("eos_token_id");
   if (value == nullptr) return {};

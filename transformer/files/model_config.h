@@ -79,7 +79,7 @@ using RopeScaling =
 
 struct RopeConfig {
   double theta = 10000;
-  int64_t dims = 0;      // so many dimensions of a head turn, its first; even; 0: all
+  int64_t dims = 0;      // the first `dims` dimensions of a head are rotated; even; 0: all
   double amplitude = 1;  // of cosine and sine
   double of_scores = 1;  // a factor of scores that YaRN brings; with latent attention only
   RopeScaling scaling;
@@ -88,9 +88,9 @@ struct RopeConfig {
 
 enum class LayerRope : uint8_t { kMain, kLocal, kNone };
 
-// What layers of one model differ in.
+// Properties in which the layers of one model differ.
 struct LayerKind {
-  int64_t window = 0;  // attention sees so many positions, its own the last; 0: all
+  int64_t window = 0;  // a token attends to the last `window` positions, its own included; 0: all
   LayerRope rope = LayerRope::kMain;
   bool has_experts = false;
   bool operator==(const LayerKind&) const = default;
@@ -170,7 +170,7 @@ struct ModelConfig {
   bool mlp_bias = false;  // of gate, up and down
   // Every query head has one score more, which takes its part of the softmax and yields nothing.
   bool attention_sinks = false;
-  std::vector<TokenId> eos;  // any of them ends a text; config.json's first, no repeats, may be empty
+  std::vector<TokenId> eos;  // every id that ends a text; config.json's first, no repeats, may be empty
   std::optional<TokenId> bos;
   std::optional<Dtype> torch_dtype;  // as declared; what the tensors are is in their file
   std::shared_ptr<const QuantizationConfig> quantization;  // of a published quantised checkpoint, else null
@@ -182,8 +182,8 @@ struct ModelConfig {
   int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
 };
 
-// What of this model an implementation lacks that has only what Llama, Mistral, Qwen2 and Qwen3 need: "a
-// mixture of experts"; empty if nothing.
+// Names what this model needs beyond the layers of Llama, Mistral, Qwen2 and Qwen3, for an implementation
+// that has only those: "a mixture of experts"; empty if nothing.
 std::string beyond_plain_layers(const ModelConfig& config);
 
 // Errors name the file, the key and what to do about it.

@@ -10,20 +10,20 @@ namespace outrider {
 
 struct ModelSize {
   int64_t parameters = 0;  // all that its files hold, biases and norms among them
-  // Of them those of experts that a token is sent to, of all layers; it is sent to `chosen` of `experts` in
-  // each.
+  // The part of `parameters` that belongs to routed experts, over all layers. A token uses `chosen` of
+  // `experts` in each layer.
   int64_t of_experts = 0, experts = 0, chosen = 0;
   int64_t kv_numbers = 0;  // cached of a token, in all layers
-  bool shares_kv = false;  // every tp_rank caches all of them: a latent is cut among no heads
+  bool shares_kv = false;  // every tp_rank caches the whole latent, which is not split over heads
 
-  // What a token goes through.
+  // Parameters that one token uses.
   int64_t active() const {
     return parameters - of_experts + (experts > 0 ? of_experts / experts * chosen : 0);
   }
 };
 
 ModelSize size_of(const ModelConfig& config);
-// Of one layer by itself.
+// The size of a single layer.
 ModelSize size_of_layer(const ModelConfig& config, bool has_experts);
 
 }  // namespace outrider

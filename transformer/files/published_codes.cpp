@@ -99,7 +99,7 @@ class WordCodes final : public CodedMatrix {
     if (order) all.push_back(order);
     return all;
   }
-  // Of an output among those of its word.
+  // Bit offset of an output's code within its packed word.
   int shift_of(int64_t row) const {
     constexpr int kPlace[]{0, 4, 1, 5, 2, 6, 3, 7};  // the inverse of 0 2 4 6 1 3 5 7
     const auto at = static_cast<int>(row % per_word_);

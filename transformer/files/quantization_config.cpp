@@ -110,7 +110,8 @@ Result<QuantizationConfig> read_gptq(const JsonObject& o) {
   if (bits != 4 && bits != 8) return o.refused("bits", fmt::format("is {}; supported are 4 and 8", bits));
   out.bits = static_cast<int>(bits);
   ASSIGN_OR_RETURN(out.group, group_size_of(o, "group_size", -1));
-  RETURN_IF_ERROR(o.boolean_or("desc_act", false).status());  // g_idx and qzeros say the rest of these
+  // The tensors g_idx and qzeros decide; only the type of these keys is checked.
+  RETURN_IF_ERROR(o.boolean_or("desc_act", false).status());
   RETURN_IF_ERROR(o.boolean_or("sym", true).status());
   RETURN_IF_ERROR(must_be_empty(o, "is_marlin_format"));
   RETURN_IF_ERROR(must_be_empty(o, "dynamic"));  // other bits for some modules

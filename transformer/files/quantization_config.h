@@ -37,7 +37,7 @@ class ModuleNames {
   std::vector<Expression> expressions_;
 };
 
-// What compressed-tensors says of the weights of some modules.
+// A config group of compressed-tensors: how the weights of some modules are stored.
 struct CompressedGroup {
   enum class Format : uint8_t { kPacked, kIntegers, kFloat8 };
   enum class Strategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
@@ -60,7 +60,7 @@ struct QuantizationConfig {
   ModuleNames ignored;                        // not quantised
 
   const char* name() const;  // "gptq"
-  // What holds for a module ("model.layers.0.self_attn.q_proj") of compressed-tensors; null: not quantised.
+  // For compressed-tensors, the group of a module ("model.layers.0.self_attn.q_proj"); null: not quantised.
   Result<const CompressedGroup*> group_of(std::string_view module) const;
 };
 

@@ -68,7 +68,7 @@ Result<std::optional<std::string>> read_rope_type(const JsonObject& rope, const 
   return std::optional(type == "su" ? "longrope" : type);
 }
 
-// What the rotation does not read would be ignored silently.
+// Refuses keys that the rotation does not read, since they would be ignored silently.
 Status check_rope_keys(const JsonObject& rope, const std::optional<std::string>& type,
                        const ModelConfig& out) {
   const auto keys = type ? find_kind(*type)->keys : std::span<const Keys>();
@@ -178,7 +178,7 @@ Status read_turning_dims(const JsonObject& object, const FamilyTraits& traits, c
   return {};
 }
 
-// What one object says of a rotation that `to` describes so far.
+// Reads one config object that describes a rotation into `to`.
 Status read_rotation(const JsonObject& config, const JsonObject& rope, const FamilyTraits& traits,
                      ModelConfig& out, RopeConfig& to) {
   ASSIGN_OR_RETURN(const auto type, read_rope_type(rope, traits));

@@ -58,7 +58,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// What to say when a directory has no safetensors weights.
+// The error for a directory without safetensors weights.
 Status no_weights(const std::filesystem::path& directory) {
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error))

@@ -23,8 +23,8 @@ struct TensorInfo {
   Dtype dtype = Dtype::kF32;
   std::vector<int64_t> shape;       // outermost first; empty for a scalar
   std::span<const std::byte> data;  // row-major, little endian; the format does not promise any alignment
-  // Of q and k in some GGUF files: the rows of a head of so many stand in pairs (i, i + half), for a rotation
-  // of neighbours. 0: rows are where they belong.
+  // Some GGUF files store the rows of a head of q and k as interleaved pairs (i, i + half), for a rotation of
+  // neighbours; this is the number of rows of such a head. 0: rows are in their usual order.
   int64_t paired_rows = 0;
 };
 

@@ -1,4 +1,4 @@
-// What a model directory holds beside the model.
+// Tensors in a model directory that are known not to be part of the model.
 #pragma once
 
 #include <set>

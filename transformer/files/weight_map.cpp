@@ -32,7 +32,7 @@ class Mapper {
   const FamilyTraits& traits_ = traits_of(config_.family);
 };
 
-// What a matrix says of the whole map.
+// Updates the properties of the whole map from one matrix.
 void add_facts(const MatrixSource& source, WeightMap& map) {
   for (const TensorPart& part : source.parts) {
     const bool is_codes = part.scales || part.coded;

@@ -1,5 +1,5 @@
-// Which tensors of a model directory, and which parts of them, make up each weight of one tp_rank. Names and
-// shapes are checked here, once for every back-end; nothing is read yet.
+// Maps each weight of one tp_rank to tensors of a model directory, or to parts of tensors. Names and shapes
+// are checked here, once for every back-end; no data is read yet.
 #pragma once
 
 #include "base/status.h"

@@ -1,5 +1,5 @@
-// What the weights of one tp_rank are made of: tensors of a model directory, and parts of them. Views into
-// files that stay mapped; plain values.
+// Sources of the weights of one tp_rank: tensors of a model directory, and parts of tensors. Plain values
+// that view files, which stay mapped.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ struct TensorPart {
   int64_t first_group = 0;                   // of `columns` among its scales
   std::shared_ptr<const CodedMatrix> coded;  // of a published checkpoint; `tensor` holds its codes
   std::optional<ElementsApart> apart;        // of numbers that do not lie row by row
-  int64_t bytes(int64_t row_count) const;    // of so many rows in the file, without scales
+  int64_t bytes(int64_t row_count) const;    // that `row_count` rows take in the file, without scales
 };
 
 // Stored matrices stacked into one [n, k].
@@ -62,8 +62,8 @@ struct ExpertSources {
   VectorSource shared_gate;  // [hidden]; of the shared MLP
 };
 
-// Of latent attention. One matrix for each head of this rank: key_up takes a query to the latent, value_up a
-// latent to the value.
+// Sources of latent attention (MLA). key_up and value_up have one matrix for each head of this rank: key_up
+// takes a query to the latent, value_up takes a latent to the value.
 struct LatentSources {
   MatrixSource q_a;                    // [q_rank, hidden], or no parts
   VectorSource q_norm;                 // [q_rank]

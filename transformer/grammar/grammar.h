@@ -1,5 +1,6 @@
-// What a text must look like (one of a few texts, JSON of a schema, a regular expression), and which tokens
-// may come next in one that is being written. Which ones depends on the text so far and on nothing else.
+// Structured output: the form a text must have (one of a few texts, JSON of a schema, a regular expression),
+// and the tokens that may come next in a text that is being written. The allowed tokens depend on the text so
+// far and on nothing else.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ class TokenMatcher {
   virtual std::unique_ptr<TokenMatcher> clone() const = 0;
   // The text is whole, and nothing but its end can follow.
   virtual bool is_over() const = 0;
-  // Appends tokens that will come next, or most likely will, at most so many. What they are may depend on the
-  // text so far alone. `allowed`: what allow() gave behind it.
+  // Appends at most `most` tokens that will, or most likely will, come next (jump-forward). They may depend
+  // on the text so far alone. `allowed`: the result of allow() at this point of the text.
   virtual void foresee(std::span<const uint32_t> allowed, int32_t most, std::vector<TokenId>& ids) const {
     (void)allowed;
     (void)most;

@@ -138,8 +138,8 @@ class Matcher final : public TokenMatcher {
                                      MatcherPtr(f_.clone_matcher(matcher_.get()), MatcherFree{&f_}));
   }
   bool is_over() const override { return f_.is_stopped(matcher_.get()) && !f_.is_error(matcher_.get()); }
-  // Where all allowed tokens are beginnings of one of them its bytes are known, and most models write them
-  // with as few tokens as they can.
+  // Where every allowed token is a prefix of the longest allowed one, its bytes are certain. Most models
+  // write certain bytes with as few tokens as they can.
   void foresee(std::span<const uint32_t> allowed, int32_t most, std::vector<TokenId>& ids) const override;
 
  private:
@@ -258,7 +258,7 @@ void Matcher::foresee(std::span<const uint32_t> bits, int32_t most, std::vector<
   for (size_t word = 0; word < bits.size(); ++word)
     for (uint32_t left = bits[word]; left != 0; left &= left - 1)
       allowed.emplace_back(static_cast<int32_t>(word * 32) + std::countr_zero(left));
-  constexpr size_t kMostSpellings = 64;  // of known bytes there are no more
+  constexpr size_t kMostSpellings = 64;  // certain bytes have fewer spellings than this
   if (allowed.empty() || allowed.size() > kMostSpellings) return;
   const auto length = [&](TokenId id) { return tokens.bytes_of(id).size(); };
   const TokenId longest = *std::max_element(allowed.begin(), allowed.end(),
@@ -279,7 +279,7 @@ Result<std::shared_ptr<const LlGuidance>> LlGuidance::load(const std::vector<std
   if (libraries.empty() && !opened.ok())
     for (const std::string& installed : installed_grammar_libraries()) {
       opened = open_library(file = installed, RTLD_LAZY | RTLD_LOCAL);
-      break;  // what is wrong with the one that is active is told
+      break;  // an installed library that fails to load is reported, not skipped
     }
   ASSIGN_OR_RETURN(void* const library, std::move(opened));
   auto f = std::make_shared<LlgFunctions>();

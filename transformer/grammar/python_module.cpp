@@ -134,7 +134,7 @@ std::string library_of_zeros(const std::vector<std::string>& symbols, uint16_t m
   add_segment(PT_LOAD, PF_R | PF_W, zeros_at, kRoom + dynamic_bytes);
   add_segment(PT_DYNAMIC, PF_R | PF_W, dynamic_at, dynamic_bytes);
   for (const ElfW(Sym) & entry : table) append(out, entry);
-  // One bucket, whose chain has all of them.
+  // The hash table has one bucket, whose chain holds all symbols.
   append(out, uint32_t{1});
   append(out, static_cast<uint32_t>(count));
   append(out, static_cast<uint32_t>(count > 1 ? 1 : 0));

@@ -1,5 +1,5 @@
-// llguidance as pip installs it: a shared library that is a module of Python, which wants Python's symbols to
-// be loaded and uses none of them through its C interface.
+// llguidance as pip installs it: a shared library that is a Python module. It needs Python's symbols to load,
+// and its C interface uses no Python symbol.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace outrider {
 // environment that is active, beside the programs of PATH, in the user's packages and in the system's.
 std::vector<std::string> installed_grammar_libraries();
 
-// Makes Python's symbols that `file` wants and does not have, without Python: all of them are one place of
-// zeros. An error names the file; none of its symbols are Python's: kInvalidArgument.
+// Provides the Python symbols that `file` needs, without Python: all resolve to one block of zeros. An error
+// names the file; kInvalidArgument if the file needs no Python symbols.
 Status provide_python_symbols(const std::string& file);
 
 }  // namespace outrider

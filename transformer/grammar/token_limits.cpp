@@ -73,7 +73,7 @@ class LimitsMatcher final : public TokenMatcher {
 
   const std::shared_ptr<const Limits> limits_;
   const std::unique_ptr<TokenMatcher> form_;
-  std::vector<TokenId> written_;  // the last ones, as many as a run has before its last token
+  std::vector<TokenId> written_;  // the last tokens, one fewer than the longest banned run
 };
 
 class LimitsGrammar final : public Grammar {

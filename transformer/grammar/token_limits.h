@@ -13,7 +13,7 @@ namespace outrider {
 
 struct TokenLimits {
   std::vector<TokenId> allowed;              // empty: all
-  std::vector<std::vector<TokenId>> banned;  // none of these runs of tokens is completed
+  std::vector<std::vector<TokenId>> banned;  // no run in this list may be completed
 };
 
 // The runs of tokens that spell a word, alone and behind a space. (vLLM takes the second only where both have

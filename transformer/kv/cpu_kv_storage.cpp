@@ -29,7 +29,7 @@ void store_as(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_
   }
 }
 
-// Of one token in one layer; `from` and `to` may be the same.
+// Copies one token's keys and values in one layer; `from` and `to` may be the same.
 template <class T>
 void copy_slot_as(const KvLayerView& from, const KvSlot& at, const KvLayerView& to, const KvSlot& to_at) {
   const int64_t d = from.head_dim, stride = from.value_stride();

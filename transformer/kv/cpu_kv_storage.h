@@ -21,7 +21,8 @@ class CpuKvStorage final : public KvStorage {
   // states.
   void copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to);
 
-  // Numbers [first, first + size) of a token's state; `to` has all of them.
+  // Writes elements [first, first + size) of a token's hidden state; read_state fills `to` with the whole
+  // state.
   void store_state(const KvSlot& at, int64_t first, std::span<const float> numbers);
   void read_state(const KvSlot& at, std::span<float> to) const;
 

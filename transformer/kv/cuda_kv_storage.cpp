@@ -20,7 +20,7 @@ int64_t bytes_of_block(const KvShape& shape) {
   return layer_of(shape, 0).block_elements() * outrider::element_bytes(shape.type);
 }
 
-// Of one token.
+// Bytes of one token's hidden states.
 int64_t state_bytes(const KvShape& shape) { return shape.state_size * outrider::element_bytes(shape.type); }
 
 }  // namespace

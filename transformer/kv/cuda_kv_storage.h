@@ -38,7 +38,7 @@ class DeviceKvStorage final : public KvStorage {
   std::vector<DeviceBuffer<std::byte>> keys_, values_;
   DeviceBuffer<std::byte> states_;      // StateRows
   PinnedBuffer<std::byte> state_room_;  // of one token
-  DeviceBuffer<KvLayer> layers_;        // for a kernel that is about all of them
+  DeviceBuffer<KvLayer> layers_;        // for kernels that work on all layers at once
 };
 
 }  // namespace outrider::cuda

@@ -1,4 +1,4 @@
-// What one forward pass sees: consecutive tokens of some sequences, or trees of tokens behind them.
+// Input of one forward pass: consecutive tokens of some sequences, or trees of tokens behind them.
 #pragma once
 
 #include <optional>
@@ -17,15 +17,18 @@ class ExitedTokens;
 struct BatchSlice {
   KvHandle sequence;
   std::span<const TokenId> tokens;
-  int64_t logit_rows = 0;    // of the last so many tokens; 0 for a prefill chunk that is not the last
-  bool hidden_only = false;  // nobody reads these rows' logits, but LogitsShard::hidden
+  // Logits are computed for the last `logit_rows` tokens; 0 for a prefill chunk that is not the last.
+  int64_t logit_rows = 0;
+  // These rows are used only through LogitsShard::hidden, their logits are not read.
+  bool hidden_only = false;
   // Parents of the last parents.size() tokens, which are a tree: node i follows node parents[i] < i, or, with
   // -1, the last token in front of the tree. Its position is that of its parent plus one, and it attends to
   // the positions in front of the tree, its ancestors and itself: it has the bits of the chain that ends in
   // it. Until KvCache::keep_path or truncate the sequence cannot go on.
   std::span<const int32_t> parents = {};
-  // Tokens of this sequence that have been through the first layers. As many as the slice begins with go on
-  // from there, with the same bits; null, or a model on a device: all begin with the first layer.
+  // Tokens of this sequence that have been through the first layers (early exit). Where the slice begins with
+  // such tokens, they continue from there, with the same bits. Null, or a model on a device: all tokens begin
+  // with the first layer.
   const ExitedTokens* exited = nullptr;
 };
 

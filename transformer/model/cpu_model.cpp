@@ -272,7 +272,7 @@ void CpuModel::project(const LayerWeights& w, TensorView<const float, 2> x) {
   if (config_.qk_norm == QkNorm::kWhole) norm_projections(w, rows);
 }
 
-// What this rank's part of attention or an MLP, summed over ranks, adds to the residual stream.
+// Sums a partial output of attention or an MLP over the ranks and adds it to the residual stream.
 void CpuModel::finish_block(TensorView<float, 2> partial, std::span<const float> bias,
                             std::span<const float> norm) {
   const auto x = act_->residual.rows(partial.extent(0));

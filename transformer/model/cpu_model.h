@@ -67,7 +67,7 @@ class CpuModel final : public Model {
   int64_t max_positions_;
   ThreadPool pool_;
   Collectives* collectives_;
-  RopeTable rope_, local_rope_;  // the latter where some layer turns by it
+  RopeTable rope_, local_rope_;  // local_rope_: of layers with the local rotation, if there are any
   MatmulScratch matmul_scratch_;
   AttentionScratch attention_scratch_;
   std::unique_ptr<Activations> act_;

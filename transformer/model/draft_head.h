@@ -27,8 +27,8 @@ class DraftHead {
     std::vector<uint32_t> states;
   };
 
-  // The rows of these ids, cut at the model's last one. kUnsupported: fp8 heads, and states of more than
-  // 32768 elements. `threads` read.
+  // Loads the rows of these ids, cut at the model's last id. kUnsupported: fp8 output heads, and hidden
+  // states of more than 32768 elements. `threads` threads read.
   static Result<DraftHead> load(const std::filesystem::path& model_directory, IndexRange ids, int threads);
 
   IndexRange ids() const { return ids_; }

@@ -108,7 +108,7 @@ void choose_experts(std::span<float> logits, const RoutingRule& rule, std::span<
     CHECK(best >= 0, "{} groups hold fewer than {} experts", rule.groups_chosen, choices.size());
     choices[n] = {.expert = static_cast<int32_t>(best)};
   }
-  // Of shares: the first chosen one's logit is the largest of all, in the best group.
+  // Softmax shares. The first choice has the largest logit overall, since its group was chosen as the best.
   const float largest = logits[static_cast<size_t>(choices.front().expert)];
   std::sort(choices.begin(), choices.end(),
             [](const ExpertChoice& a, const ExpertChoice& b) { return a.expert < b.expert; });
@@ -216,8 +216,8 @@ void ExpertRows::queue(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp&
   }
 }
 
-// With turns for everybody each thread takes whole ones, and waits for nobody in between; else all threads
-// share one turn after the other. No bit depends on it.
+// With at least two turns a thread, each thread takes whole turns and needs no synchronisation in between.
+// Otherwise all threads share one turn after the other. The bits are the same either way.
 void ExpertRows::flush(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x) {
   const auto threads = static_cast<int64_t>(desks_.size());
   if (threads > 1 && static_cast<int64_t>(turns_.size()) >= 2 * threads) {

@@ -19,7 +19,7 @@
 
 namespace outrider {
 
-// What a gate and an up become together.
+// The gated activation: combines a gate and an up.
 struct GateRule {
   explicit GateRule(const ModelConfig& config)
       : activation(config.activation),
@@ -39,11 +39,12 @@ struct ExpertChoice {
   bool operator==(const ExpertChoice&) const = default;
 };
 
-// Fills `choices`, as many as a token chooses, ascending by expert: those of the largest scores, of the best
-// groups. A score is the logit's share of all logits' softmax, or its sigmoid; with corrections, [experts] or
-// empty, it counts with its correction for the choice, and a group counts as its best two; else as its best.
-// Weights are scores, or their shares of the chosen ones' if `renormalise`, times the factor. Overwrites the
-// logits. (DeepSeek-AI 2024, arXiv 2405.04434, section 2.2.2 and 2412.19437, section 2.1.2)
+// Fills `choices`, ascending by expert: the `choices.size()` experts with the largest scores, from the best
+// groups. A score is the softmax share or the sigmoid of the expert's logit. With corrections ([experts], or
+// empty), choices are ranked by score plus correction, and a group by the sum of its best two; without, a
+// group is ranked by its best. Weights are the scores (divided by the sum of the chosen scores if
+// `renormalise`), times the factor. Overwrites the logits. (DeepSeek-AI 2024, arXiv 2405.04434, section 2.2.2
+// and 2412.19437, section 2.1.2)
 struct RoutingRule {
   bool renormalise = true;
   RouterScore score = RouterScore::kSoftmax;
@@ -71,12 +72,12 @@ class ExpertRows {
     int64_t row = 0;
     float weight = 0;
   };
-  // Visits [first, first + count) of those that are together, all to one expert.
+  // Visits [first, first + count) of together_, all to one expert.
   struct Turn {
     const DenseMlp* expert = nullptr;
     int64_t first = 0, count = 0;
   };
-  // What a turn needs of its own, so that threads may take one each.
+  // Buffers of one turn, so that each thread may run its own turn.
   struct Desk {
     Desk(int64_t rows, int64_t hidden, int64_t columns)
         : gathered(rows, hidden), gate_up(rows * round_up(2 * columns, kRowPadding)) {}
@@ -106,9 +107,9 @@ class ExpertRows {
   ActivationRows products_;  // [together, leaves * hidden]
   std::vector<std::unique_ptr<Desk>> desks_;  // one a thread
   std::vector<ExpertChoice> choices_;         // [rows, chosen]
-  std::vector<int64_t> begins_;               // of each expert's visits; experts + 1 of them
+  std::vector<int64_t> begins_;               // where each expert's visits begin, [experts + 1]
   std::vector<Visit> visits_;                 // by expert, then row
-  std::vector<Turn> turns_;                   // of the visits that are together
+  std::vector<Turn> turns_;                   // runs of together_ that go to one expert
   std::vector<Visit> together_;
 };
 

@@ -1,10 +1,11 @@
-// Latent attention (DeepSeek-AI 2024, arXiv 2405.04434, sections 2.1.2 and 2.1.3), in the absorbed form: what
-// is cached of a token is its latent and one rotated part, for all heads; a head's query is taken through the
-// matrix that would make keys of latents, and what the softmax leaves of latents through the one that makes
-// values of them. So attention (cpu_ops.h) sees one KV head: keys [latent, rotated part], values [latent, 0].
+// Latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, sections 2.1.2 and 2.1.3), in the absorbed form.
+// The cache holds one latent and one rotated part for each token, shared by all heads. A head's query is
+// multiplied with the matrix that would turn latents into keys, and the attended latents are multiplied with
+// the matrix that turns latents into values. So attention (cpu_ops.h) sees one KV head: keys [latent, rotated
+// part], values [latent, 0].
 //
-// The latents are computed whole on every rank, and a head's products by its rank: no bit depends on ranks,
-// nor on the rows beside a row.
+// The latents are computed whole on every rank, and a head's products on the rank of the head. So no bit
+// depends on the number of ranks or on neighbouring rows.
 #pragma once
 
 #include <span>

@@ -13,12 +13,12 @@ namespace outrider {
 namespace {
 
 constexpr size_t kMaxOrderBytes = size_t{64} << 20;
-constexpr size_t kMostCalls = 4096;  // of the cache between two passes, before they are told
+constexpr size_t kMostCalls = 4096;  // KV cache calls collected between two passes before they are broadcast
 
 enum class Order : int64_t { kForward, kCalls, kEnd };
 
-// What the leader does next, as words that all ranks read alike: the order, the free blocks of the cache, its
-// calls since the last order, and the slices of a pass.
+// The leader's next order, as words that all ranks decode alike: the order, the free blocks of the KV cache,
+// the cache's calls since the last order, and the slices of a pass.
 class OrderWriter {
  public:
   void begin(Order order, const KvCache& kv, std::span<const KvCall> calls) {
@@ -59,7 +59,7 @@ class OrderWriter {
   std::vector<std::byte> bytes_;
 };
 
-// Of a rank that runs the same program: what it cannot be is a fault of ours.
+// Reads an order. All ranks run the same program, so a malformed order is a programming error.
 class OrderReader {
  public:
   void receive(Collectives& group) {

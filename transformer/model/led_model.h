@@ -1,7 +1,7 @@
-// A model over several ranks of which one leads: whoever uses it calls forward() and the cache of the leader
-// alone, and gets the whole vocabulary's logits, with the bits of one rank. The leader tells the others what
-// it does, and they replay it. So its user may decide by clock and order of arrival, which ranks could not
-// do each for itself.
+// A model over several ranks, led by one. The caller uses forward() and the KV cache of the leader alone, and
+// gets the logits of the whole vocabulary, with the bits of one rank. The leader broadcasts its operations,
+// and the other ranks replay them. So the caller's decisions may depend on the clock and on the order of
+// arrival, on which independent ranks could not agree.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ namespace outrider {
 // CollectiveError. The other ranks are released when it ends. One thread.
 std::unique_ptr<Model> make_led_model(std::unique_ptr<Model> shard, Collectives& group);
 
-// What the other ranks do until the leader's model ends. kMalformed: this shard and the leader's no longer
-// hold the same. Throws CollectiveError where another rank is gone.
+// The loop of every rank but the leader, until the leader's model ends. kMalformed: this rank's KV cache and
+// the leader's differ. Throws CollectiveError if another rank is gone.
 Status follow_leader(Model& shard, Collectives& group);
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
-// What a forward pass yields: raw fp32 logits of this rank's slice of the vocabulary, in host memory or where
-// a device computed them. Valid until the model's next forward pass; may be overwritten.
+// Result of a forward pass: raw fp32 logits of this rank's slice of the vocabulary, in host memory or in the
+// memory of the device that computed them. Valid until the model's next forward pass; may be overwritten.
 #pragma once
 
 #include <variant>
@@ -22,7 +22,7 @@ struct DeviceLogits {
   IndexRange vocab_range;       // of this rank
   int64_t vocab_size = 0;       // of the whole head, padding included
   cuda::StreamView stream;
-  // Host memory of the same shape that the device writes fast, for whoever wants rows there.
+  // Host memory of the same shape, to which the device writes fast, for callers that need rows on the host.
   float* host_room = nullptr;
 };
 

@@ -46,8 +46,8 @@ struct ModelOptions {
   int64_t max_logit_rows = 64;
   int64_t max_positions = 0;  // longest sequence; 0: what the model supports
   int64_t run_sequences = 0;  // for how many at a time make_runner() plans; 0: there is no runner
-  // A device plans for passes through the first so many layers (forward_first), and what make_runner() draws
-  // is of them; 0: of whole passes.
+  // On a device: plans for passes through the first `exit_layer` layers (forward_first), and make_runner()
+  // draws from those passes. 0: whole passes.
   int64_t exit_layer = 0;
   int64_t kv_tokens = 0;  // capacity of the cache in tokens, over all sequences; 0: one longest sequence
   enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
@@ -55,12 +55,13 @@ struct ModelOptions {
   // Inputs of products with published codes, on the CPU; codes that are no whole numbers take bf16.
   ActivationFormat activations = ActivationFormat::kBFloat16;
   std::optional<TokenId> stand_in;  // EmbeddedIds: a draft's, whose target may have more tokens
-  // Ascending layers of which the input, the residual stream, is kept for every token beside its keys and
-  // values; num_layers: the output of the last one.
+  // Ascending layers whose input (the residual stream) is kept for every token beside its keys and values;
+  // num_layers: the output of the last layer.
   std::vector<int64_t> taps;
   bool overlap_kernels = true;  // a device starts a kernel while the one before it ends; no bit depends on it
   LoadProgress progress;
-  std::function<void(const std::string&)> notice;  // what a device is asked for, before it is
+  // Receives a text that describes device memory before it is allocated.
+  std::function<void(const std::string&)> notice;
 };
 
 class Model {
@@ -73,29 +74,28 @@ class Model {
   // slice, in batch order. kResourceExhausted (no KV blocks) leaves every sequence as it was.
   virtual Result<LogitsShard> forward(std::span<const BatchSlice> batch) = 0;
 
-  // forward() with logits that stay where they were computed, for a verifier there. Does not wait for a
-  // device.
+  // As forward(), but logits stay where they were computed, for a verifier there. Does not wait for a device.
   virtual Result<PlacedLogits> forward_in_place(std::span<const BatchSlice> batch) {
     ASSIGN_OR_RETURN(const LogitsShard logits, forward(batch));
     return PlacedLogits(logits);
   }
   // The first `layers` layers, at least one, the final norm and the output head, as a model of their own
   // (LayerSkip, Elhoushi et al. 2024, 2404.16710); otherwise as forward(). Keys and values of these layers
-  // are what a whole pass would have written, and those of the layers behind are not, so the caller truncates
-  // the tokens again. exited[i] gets the tokens of batch[i], which a whole pass may take up
-  // (BatchSlice::exited); from a model on a device it gets none.
+  // are what a whole pass would have written. Those of later layers are not written, so the caller truncates
+  // the tokens again. exited[i] gets the results for the tokens of batch[i], from which a whole pass may
+  // continue (BatchSlice::exited); a model on a device leaves it empty.
   virtual Result<LogitsShard> forward_first(std::span<const BatchSlice> batch, int64_t layers,
                                             std::span<ExitedTokens* const> exited);
-  // What connects the devices of the ranks; null where the model computes on the host.
+  // The group that connects the devices of the ranks; null where the model computes on the host.
   virtual cuda::DeviceGroup* device_group() { return nullptr; }
 
-  // Draws tokens with ids below `vocab_size` where the logits are (token_runner.h); null where that is the
-  // host. One for a model, made at start-up.
+  // Draws tokens with ids below `vocab_size` where the logits are (token_runner.h); null where logits are on
+  // the host. One runner per model, created at start-up.
   virtual std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size);
 
   virtual KvCache& kv() = 0;
-  // With ModelOptions::taps: the states of the token in slot `index` of a sequence, tap after tap, [taps *
-  // hidden_size]; in bf16 where keys and values are. The same on every rank.
+  // With ModelOptions::taps: the hidden states of the token in slot `index` of a sequence, tap after tap,
+  // [taps * hidden_size], in bf16 if keys and values are. The same on every rank.
   virtual void read_states(KvHandle sequence, int64_t index, std::span<float> to) const;
   virtual const ModelConfig& config() const = 0;
   virtual int64_t max_positions() const = 0;
@@ -103,7 +103,8 @@ class Model {
   virtual int64_t max_logit_rows() const = 0;
   virtual int64_t weight_bytes() const = 0;
   virtual int threads() const { return 1; }  // that a pass keeps busy on the host
-  // The kernels in use, e.g. "avx512_bf16" or "cuda sm_90": bits are promised within one of them.
+  // The kernels in use, e.g. "avx512_bf16" or "cuda sm_90". Bits are equal between runs with the same kernels
+  // only.
   virtual std::string isa() const = 0;
 };
 

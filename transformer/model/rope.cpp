@@ -19,7 +19,7 @@ float scaled(const Llama3RopeScaling& scaling, float frequency) {
   return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
-// The pair, not whole, that turns so many times within the trained length.
+// The (fractional) index of the pair that makes `turns` full turns within the trained length.
 double pair_of_turns(double turns, double dims, double theta, double length) {
   return dims * std::log(length / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }

@@ -1,4 +1,4 @@
-// What one tp_rank computes of a model: pure arithmetic on its sizes, the same for every back-end.
+// The part of a model that one tp_rank computes: pure arithmetic on its sizes, the same for every back-end.
 #pragma once
 
 #include <vector>

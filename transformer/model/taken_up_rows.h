@@ -1,6 +1,7 @@
-// Which rows of a pass go on from where they exited once (ExitedTokens), and which begin with the first
-// layer. The latter go through the first layers alone, beside the keys and values of the former; then all
-// rows are put in the order of the batch. One thread, the model's.
+// Splits the rows of a pass into rows that continue behind the layer where they exited before (ExitedTokens)
+// and rows that begin with the first layer. The rows that begin run through the first layers alone, with the
+// exited rows' keys and values restored beside them; then all rows are put in the order of the batch. Used by
+// the model's thread only.
 #pragma once
 
 #include <span>
@@ -13,8 +14,8 @@ namespace outrider {
 
 class TakenUpRows {
  public:
-  // Of a batch that is in the cache: brings back the keys and values of the rows that exited. Returns behind
-  // how many layers, the same for all; 0: there are none.
+  // Restores the keys and values of a batch's exited rows; the batch has its KV slots already. Returns the
+  // number of layers that these rows have passed, the same for all; 0: no row exited.
   int64_t split(std::span<const BatchSlice> batch, const KvCache& kv, CpuKvStorage& storage);
   // The tokens that begin with the first layer; without slices that have none.
   std::span<const BatchSlice> rest() const { return rest_; }

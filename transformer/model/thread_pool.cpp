@@ -16,8 +16,8 @@ constexpr int kSpins = 1500;
 // Waiting so long for the last pieces of a loop, and longer than it took to do the others, is not the work's.
 constexpr std::chrono::microseconds kHeldUp{500};
 
-// What is lost while a machine stays busy is a scheduler slice, some milliseconds, for each of the longest
-// pauses; what is lost after it has come to rest is the helpers' part of one.
+// Bounds of a pause. On a busy machine, helpers cost one scheduler slice (some milliseconds) each time the
+// longest pause ends. Once the machine is idle again, the helpers' work is missing for at most one pause.
 constexpr std::chrono::milliseconds kShortestPause{10}, kLongestPause{1000};
 
 // A thread that lost its core for a while leaves the rest of a loop to the others.
@@ -75,8 +75,8 @@ int64_t ThreadPool::first_of(int64_t chunk) const {
   return count_ - count_ * left * left / (chunks_ * chunks_);
 }
 
-// Whoever takes a chunk sees the loop it is of: the owner wrote that before it put the chunks up, and writes
-// no other before all are done.
+// A thread that takes a chunk sees the right loop: the owner writes the loop before it publishes the chunks,
+// and writes no other loop before all chunks are done.
 void ThreadPool::run_chunks() {
   for (int64_t left = left_.load(); left != 0;) {
     if (!left_.compare_exchange_weak(left, left - 1)) continue;
@@ -104,7 +104,8 @@ void ThreadPool::run(int64_t count, int64_t chunks, Invoke invoke, const void* c
   if (unfinished_.load() != 0) await_helpers(begun);
 }
 
-// Nobody is woken twice: one that has been, and still has no core, would cost a system call each time.
+// Wakes each sleeping helper once. Waking a helper again that still has no core would cost a system call each
+// time.
 void ThreadPool::wake_helpers() {
   if (asleep_.load() == 0) return;
   {

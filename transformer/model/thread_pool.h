@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-// When loops go without helpers: after one that a helper held up, since it lost its core with a piece of the
-// loop in hand. Plain arithmetic on times that it is told.
+// Decides when loops run without helpers: for a while after a helper lost its core with a piece of the loop
+// in hand and held the loop up. Pure arithmetic on the times it is given.
 class HelperPause {
  public:
   using Clock = std::chrono::steady_clock;
@@ -30,7 +30,8 @@ class HelperPause {
   Clock::time_point until_{};
 };
 
-// Threads that a loop over so many bytes of weights keeps busy, `bytes_each` or more apiece: 1 to `most`.
+// Number of threads, 1 to `most`, for a loop over `bytes` bytes of weights, so that each thread has at least
+// `bytes_each`.
 int threads_worth(int64_t bytes, int64_t bytes_each, int most);
 
 class ThreadPool {
@@ -45,9 +46,9 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(begin, end) for contiguous chunks of [0, count), a few per thread, each taken by whoever is
-  // free, on average no smaller than `grain`. How the range is cut never changes a result: every
-  // index is computed on its own.
+  // Calls body(begin, end) for contiguous chunks of [0, count). There are a few chunks per thread, on average
+  // no smaller than `grain`, and the next free thread takes each. How the range is cut never changes a
+  // result: every index is computed on its own.
   template <class Body>
   void parallel_for(int64_t count, int64_t grain, const Body& body) {
     const int64_t chunks = chunks_of(count, grain);
@@ -76,20 +77,20 @@ class ThreadPool {
   bool has_work() const { return left_.load() != 0; }
   void run_chunks();
 
-  // The loop in flight. Written by the owner while nobody has a chunk, read by those that have one.
+  // The loop in flight. The owner writes it while no thread has a chunk; threads with a chunk read it.
   int64_t count_ = 0;
   int64_t chunks_ = 0;
   Invoke invoke_ = nullptr;
   const void* context_ = nullptr;
 
-  std::atomic<int64_t> left_{0};        // chunks that nobody has taken
+  std::atomic<int64_t> left_{0};        // chunks that are not taken yet
   std::atomic<int64_t> unfinished_{0};  // chunks that are not done
-  std::atomic<int> asleep_{0};          // helpers that nobody has woken yet
+  std::atomic<int> asleep_{0};          // helpers that are asleep and not woken yet
   std::atomic<bool> owner_sleeps_{false};
   std::atomic<bool> stopping_{false};
   HelperPause pause_;  // the owner's
   const bool spin_;
-  std::mutex mutex_;  // of who falls asleep, and who wakes them
+  std::mutex mutex_;  // guards falling asleep and waking
   std::condition_variable start_;
   std::condition_variable done_;
   std::vector<std::jthread> workers_;

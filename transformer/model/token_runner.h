@@ -31,8 +31,8 @@ class TokenRunner {
   // blocks) leaves every sequence as it was. `measures`: for confidence().
   virtual Status run(std::span<const TokenRun> runs, bool measures) = 0;
 
-  // What the last run() drew, until the next. Fewer tokens than asked for: there was no more room, or the
-  // logits after them were not finite.
+  // Tokens of the last run(), valid until the next. Fewer tokens than asked for: there was no more room, or
+  // the logits after them were not finite.
   virtual std::span<const TokenId> tokens(size_t run) const = 0;
   virtual bool failed(size_t run) const = 0;
   virtual TokenId guess(size_t run) const = 0;  // -1: none
@@ -46,10 +46,10 @@ class TokenRunner {
 
   // Whether look() can do these.
   virtual bool takes(std::span<const TokenLook> looks) = 0;
-  // Model::forward(), with looks at its rows of logits, one at each, in place of these.
+  // As Model::forward(), and then one look at each row of logits instead of returning the logits.
   virtual Status look(std::span<const BatchSlice> batch, std::span<const TokenLook> looks) = 0;
-  // Bit for bit what DraftSampler::process and TokenGuesser::best find; none where the row is not finite.
-  // Until the next look().
+  // Equal, bit for bit, to DraftSampler::process and TokenGuesser::best; empty where the row is not finite.
+  // Valid until the next look().
   virtual std::span<const RankedToken> best(size_t look) const = 0;
 };
 

@@ -19,7 +19,7 @@
 
 namespace outrider {
 
-// Of an expert, down_bias is with the rank of the first leaf alone.
+// In an expert, only the rank of the first leaf adds down_bias.
 struct DenseMlp {
   PackedMatrix gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups
   std::vector<float> gate_up_bias;
@@ -79,7 +79,7 @@ struct Weights {
 enum class MatrixKind : uint8_t { kLayer, kVocabulary };
 
 // int4 keeps the vocabulary's matrices in int8: they are a small part of the work, and every token's logits
-// are read straight from one of them. Not for kAuto.
+// come straight from the output head. Not for kAuto.
 WeightType weight_type(WeightFormat format, MatrixKind kind);
 // The type of a mapped matrix: as stored, else as asked for, else `numbers`. An error if it is stored in
 // another of our formats than is asked for. Codes of published checkpoints are kept, but for a format that is

@@ -1,5 +1,5 @@
-// What the kernels of attention share: which rows and heads a launch is about, and where splits leave what
-// they computed for the combination. Included by kernels only.
+// Shared by the attention kernels: which rows and heads a launch covers, and where splits store their partial
+// results for the combination. Included by kernels only.
 #pragma once
 
 #include "base/cuda_device.h"
@@ -16,7 +16,7 @@ struct AttentionTurn {
   AttentionArguments a;
   int32_t first_row = 0;
   int32_t rows = 0;
-  int32_t splits = 0;  // room for so many
+  int32_t splits = 0;  // splits for which there is memory
 
   // Index of (row, head, split) among the results of splits.
   OUTRIDER_SHARED_CODE int64_t split_at(int32_t row, int32_t head, int32_t split) const {
@@ -55,7 +55,7 @@ void attend_on_tensor_cores(StreamView stream, const AttentionTurn& turn);
 void attend_in_floats(StreamView stream, const AttentionTurn& turn);
 void allow_attention_in_floats(int64_t shared_bytes);
 
-// What a product of query and key becomes.
+// Turns a product of query and key into a score: scaled, and soft-capped if `cap` is above 0.
 struct ScoreScale {
   float factor, cap;
 

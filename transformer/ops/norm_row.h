@@ -75,8 +75,8 @@ __device__ __forceinline__ float norm_scale(int64_t hidden, float epsilon, float
   return 1.0f / sqrtf(sum_of_block(sum, sums) / static_cast<float>(hidden) + epsilon);
 }
 
-// out[i] = value(i) / sqrt(mean(value^2) + epsilon) * weight[i]. `value` is asked once or twice for every i,
-// by the same thread; `keep` gets it in the end.
+// out[i] = value(i) / sqrt(mean(value^2) + epsilon) * weight[i]. `value` is called once or twice for every i,
+// by the same thread; `keep` gets its result in the end.
 template <class T, class Value, class Keep>
 __device__ __forceinline__ void norm_row(int64_t hidden, float epsilon, const NormWeights& weights,
                                          float* sums, T* out, Value value, Keep keep) {

@@ -74,7 +74,8 @@ constexpr uint8_t code_of_power(float power) {
   return static_cast<uint8_t>(std::bit_cast<uint32_t>(power) >> 23 & 255);
 }
 
-// What the columns of one group of one row share. Nested numbers and minima are fp16 numbers, exactly.
+// Scale and zero or minimum that the columns of one group of one row share. Nested scales and minima are fp16
+// numbers, exactly.
 struct GroupNumbers {
   float scale = 0;         // nested: of all groups together, times scale_code
   int32_t scale_code = 1;  // nested only

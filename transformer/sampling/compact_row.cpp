@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kLargestWeight = uint32_t{1} << 31;
 
-// A weight that at least m of these reach, and as few more as there can be; 1 if fewer have any.
+// A weight that at least m of `weights` reach, and as few more as possible; 1 if fewer than m are above 0.
 uint32_t reached_by(size_t m, std::span<const uint32_t> weights) {
   uint32_t least = 1, too_much = kLargestWeight + 1;
   while (too_much - least > 1) {
@@ -25,8 +25,8 @@ uint32_t reached_by(size_t m, std::span<const uint32_t> weights) {
   return least;
 }
 
-// Leaves the tokens of at least that weight. No branch depends on a weight: half of them would be
-// mispredicted.
+// Keeps the tokens whose weight is at least `least`. No branch depends on a weight: half of the branches
+// would be mispredicted.
 void keep_at_least(uint32_t least, QRow& row) {
   size_t kept = 0;
   for (size_t i = 0; i < row.ids.size(); ++i) {
@@ -62,7 +62,7 @@ void gather_at_least(uint32_t least, std::span<const uint32_t> maxima, QRow& row
 void keep_best(size_t m, QRow& row, std::vector<uint32_t>& maxima) {
   maxima.resize((row.weights.size() + kRunTokens - 1) / kRunTokens);
   fill_run_maxima(row.weights, maxima);
-  // What m runs reach, at least m tokens do, and hardly more in a large vocabulary.
+  // If the maxima of m runs reach a weight, at least m tokens do, and hardly more in a large vocabulary.
   gather_at_least(reached_by(m, maxima.size() > m ? maxima : row.weights), maxima, row);
   if (row.ids.size() <= m) return;
   const uint32_t least = reached_by(m, row.weights);

@@ -1,6 +1,7 @@
 // A draft distribution in few bytes. The likeliest tokens are listed, each with a small number of units of
-// probability; all others share equally what is left. Such a row is what the draft token is drawn from, so it
-// costs acceptance (the total variation distance to the model's own distribution) and never exactness.
+// probability; all other tokens share the remainder equally. The draft token is drawn from this row itself,
+// so compression lowers acceptance (by the total variation distance to the model's own distribution) but
+// never changes the output distribution.
 #pragma once
 
 #include <cstdint>

@@ -19,8 +19,9 @@ OUTRIDER_SHARED_CODE constexpr uint32_t units_of(uint32_t weight, uint32_t unit)
 // The least weight that has a unit.
 OUTRIDER_SHARED_CODE constexpr uint32_t least_listed(uint32_t unit) { return unit - unit / 2; }
 
-// What a unit weighs when the `others` tokens that are not listed weigh 1 each, so that `mass` of `total` is
-// the listed tokens' share; `largest` of their `units` must stay a weight.
+// Weight of one unit, so that the listed tokens' share of the row is `mass` of `total` while each of the
+// `others` tokens that are not listed weighs 1. `largest`, the most units of one token, times the result must
+// stay a valid weight.
 OUTRIDER_SHARED_CODE inline uint32_t weight_of_unit(uint64_t mass, uint64_t total, uint64_t units,
                                                     uint32_t largest, uint64_t others) {
   constexpr uint32_t kMostPerUnit = (1 << 14) - 1;  // two bytes; what is left is next to nothing then
@@ -32,9 +33,9 @@ OUTRIDER_SHARED_CODE inline uint32_t weight_of_unit(uint64_t mass, uint64_t tota
   return weight < most ? static_cast<uint32_t>(weight + 0.5) : most;
 }
 
-// What a row may take on the wire, but for the fields in front: the end of the ids, the others' weight (1 or
-// 0), and how much a unit weighs. And how many tokens of one unit each fit wherever in the vocabulary they
-// are, at least 1: no more are looked at.
+// Limits of a row on the wire. bits: without the fields in front, the end of the ids, the others' weight (1
+// or 0) and the weight of a unit. entries: how many tokens of one unit each fit, wherever in the vocabulary
+// they are, at least 1; no more tokens are considered.
 struct CompactBudget {
   int64_t bits = 0;
   uint64_t entries = 1;

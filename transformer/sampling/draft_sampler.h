@@ -36,9 +36,9 @@ class DraftSampler {
   std::optional<TokenId> sample(std::span<float> logits, const DraftStep& step, QRow* q);
   // Only q, for rules that need it, of a row of which several tokens will be drawn. False: as empty above.
   bool weigh(std::span<float> logits, const DraftStep& step, QRow& q);
-  // Only what happens to the logits before a token is chosen; the best of them. Empty as for sample().
+  // Only processes the logits (temperature, filters, mask) and returns the best token. Empty as for sample().
   std::optional<RankedToken> process(std::span<float> logits, const DraftStep& step);
-  // The largest of the logits that were last processed.
+  // The largest processed logit of the last call.
   float max() const { return max_; }
 
  private:

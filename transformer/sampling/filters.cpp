@@ -155,7 +155,7 @@ void ShardFilters::descend(Search& search, int round, std::span<const uint64_t> 
   search.prefix = search.prefix << 8 | static_cast<uint32_t>(bin);
 }
 
-// Tokens at the cut have one logit and so one weight: keep as many as are needed, lowest ids first.
+// Tokens at the cut have equal logits and so equal weights: keeps only the number needed, lowest ids first.
 void ShardFilters::cut_ties() {
   const size_t count = searches_.size();
   mine_.assign(count, 0);

@@ -7,9 +7,8 @@
 #include "transformer/sampling/ordered_key.h"
 #include "transformer/sampling/token_math.h"
 
-// One source for several instruction sets. Bodies are force-inlined into one wrapper per set; no set
-// fuses a multiplication with an addition, so all of them produce the same bits (tested through
-// outrider::isa).
+// One source for several instruction sets. Bodies are force-inlined into one wrapper per set. No wrapper
+// fuses a multiplication with an addition, so all sets produce the same bits (tested through outrider::isa).
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #if defined(__x86_64__)
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))

@@ -14,7 +14,7 @@ namespace outrider {
 
 // round(exp(l - max) * 2^bits) of logits as doubles, to nearest even. Range reduction to |r| <= ln(2)/2 with
 // a two-part ln(2) (fdlibm's constants), Taylor to r^13 (remainder below 2^-57): below 1 ulp before the final
-// rounding. F64 and U64 are double and uint64_t, or vectors of them.
+// rounding. F64 and U64 are double and uint64_t, or vectors of these types.
 template <class F64, class U64>
 OUTRIDER_SHARED_INLINE void exp_weights(const F64& logits, double max, int bits, U64& out) {
   constexpr double kLog2E = 0x1.71547652b82fep+0;
@@ -85,7 +85,7 @@ OUTRIDER_SHARED_INLINE uint64_t residual_weight(uint64_t weight, double total, d
   return static_cast<uint64_t>(static_cast<int64_t>(rounded));
 }
 
-// What a token scores under the invariant rule.
+// A token's score under the invariant rule.
 OUTRIDER_SHARED_CODE inline float gumbel_score(float scaled_logit, uint32_t word) {
   return scaled_logit + static_cast<float>(gumbel_of_word(word));
 }

@@ -11,7 +11,7 @@ namespace outrider {
 
 class TopTokens {
  public:
-  // The k best unmasked tokens of this rank's slice, best first; fewer if there are not so many. Valid until
+  // The k best unmasked tokens of this rank's slice, best first; fewer if the slice has fewer. Valid until
   // the next call. Needs chunk_max.
   std::span<const RankedToken> local(std::span<const float> logits, Chunks chunks,
                                      std::span<const float> chunk_max, size_t k);

@@ -52,7 +52,8 @@ struct RowWeights {
   QView q{};
   uint64_t total = 0;  // sum of W over the whole row
   double ratio = 1;
-  // In a tree: the weights behind the last of these steps, in units of 2^-60, instead of those of `ratio`.
+  // In a tree: the residual weights after the last step, in units of 2^-60, in place of the weights of
+  // `ratio`.
   std::span<const RejectionStep> steps{};
   std::span<const TokenId> removed{};
 };

@@ -1,4 +1,4 @@
-// What text a token stands for: the "decoder" of a tokenizer.json as a function of single tokens.
+// The text of a token: the "decoder" of a tokenizer.json as a function of single tokens.
 #pragma once
 
 #include <string>

@@ -19,8 +19,8 @@ using nlohmann::json;
 
 constexpr int64_t kNormalToken = 1, kControlToken = 3, kUserToken = 4, kUnusedToken = 5;
 
-// What converters write for an id that has no token, as the rows of a matrix that was padded to a round
-// number: the file is no other vocabulary for it.
+// True for the placeholder that converters write for an id without a token, where a matrix was padded to a
+// round number of rows. Such entries do not make the vocabulary a different one.
 bool is_padding(std::string_view token, uint64_t id, int64_t type) {
   return type == kUnusedToken && token == fmt::format("[PAD{}]", id);
 }
@@ -63,7 +63,7 @@ Result<const GgufPreTokenizer*> pre_tokenizer_named(const std::string& pre, cons
       fmt::format("{}: tokenizer.ggml.pre is {}; supported are {}", name, printable(pre), names));
 }
 
-// What stands in front of every text, if the file says so.
+// The post-processor that adds the token in front of every text, if the file asks for one.
 Result<json> post_processor_of(const GgufContent& content, const GgufVocabulary& words, bool if_absent,
                                const std::string& name) {
   const GgufValue* adds = content.find("tokenizer.ggml.add_bos_token");

@@ -28,7 +28,7 @@ Result<std::unique_ptr<Tokenizer>> sentencepiece_tokenizer(const SentencePieceMo
 // GPT-2's vocab.json and merges.txt, with Qwen's word pattern where tokenizer_config.json names its class.
 Result<std::unique_ptr<Tokenizer>> load_vocab_and_merges(const std::filesystem::path& model_directory);
 
-// What a GGUF file carries, and its chat template with the tokens that begin and end a text.
+// The tokenizer in a GGUF file. GgufChat: its chat template, and the tokens that begin and end a text.
 Result<std::unique_ptr<Tokenizer>> load_gguf_tokenizer(const std::filesystem::path& file);
 struct GgufChat {
   std::optional<std::string> source;

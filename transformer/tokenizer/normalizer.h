@@ -12,14 +12,14 @@ namespace outrider {
 
 class JsonView;
 
-// What steps of a tokenizer may make of a text. A space becomes three bytes, a ligature eighteen; a file
-// whose steps double the text forty times is wrong, or hostile.
+// Limit of a text's size after the steps of a tokenizer. A space becomes three bytes, a ligature eighteen; a
+// file whose steps double the text forty times is wrong, or hostile.
 constexpr size_t most_bytes_of(size_t text_bytes) { return 64 * text_bytes + (size_t{64} << 10); }
-Status grows_too_long(std::string_view what);  // in what place
+Status grows_too_long(std::string_view what);  // `what`: the place in the file
 
 class Normalizer {
  public:
-  // An error where the text would get longer than so many bytes.
+  // An error where the text would get longer than `most_bytes`.
   using Step = std::function<Result<std::string>(std::string, size_t most_bytes)>;
   // From the "normalizer" of a tokenizer.json. Unknown types are refused by name.
   static Result<Normalizer> from_json(const JsonView& json);

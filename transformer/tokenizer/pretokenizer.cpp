@@ -14,7 +14,7 @@ const char* const kQwen2Pattern =
 
 namespace {
 
-// What becomes of the delimiters a word is split at.
+// How the delimiters at which a word is split are kept.
 enum class Delimiter { kIsolated, kRemoved, kContiguous, kMergedWithPrevious, kMergedWithNext };
 
 struct Part {

@@ -118,7 +118,8 @@ class Search {
 
   // The first match that begins at `at` or behind it.
   Result<std::optional<TextRange>> from(size_t at, uint32_t options) {
-    // Without NO_UTF_CHECK every call would check the whole text, which makes a loop of them quadratic.
+    // Without NO_UTF_CHECK every call would check the whole text, so a loop of calls would take quadratic
+    // time.
     int rc = match(at, options | PCRE2_NO_UTF_CHECK);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
       stack_.reset(pcre2_jit_stack_create(64 * 1024, kMaxJitStackBytes, nullptr));

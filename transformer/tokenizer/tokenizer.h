@@ -56,8 +56,8 @@ std::string decode_with_special_tokens(const Tokenizer& tokenizer, std::span<con
 // accepted.
 Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft);
 
-// Whether the tokenizer's table, up to some id, has this fingerprint: whoever has the shorter vocabulary
-// names with its ids what the tokenizer does, and knows nothing of the others.
+// Whether the first ids of the tokenizer's table, up to some id, have this fingerprint. A model with the
+// shorter vocabulary then uses the same ids for the same tokens, and lacks the later ids.
 bool begins_with_vocabulary(const Tokenizer& tokenizer, uint64_t fingerprint);
 
 // Turns ids into text as they come: emits only whole UTF-8 sequences and equals decode() of all ids at the

@@ -9,8 +9,8 @@
 
 namespace outrider {
 
-// What starts at one byte of a text that may not be UTF-8. Invalid units are maximal subparts (Unicode 15,
-// table 3-7 and section 3.9), the unit that one U+FFFD stands for.
+// The unit that starts at one byte of a text that may not be UTF-8. Invalid units are maximal subparts
+// (Unicode 15, table 3-7 and section 3.9), the unit that one U+FFFD stands for.
 struct Utf8Unit {
   enum class Kind { kValid, kInvalid, kIncomplete };  // kIncomplete: more bytes could make it valid
   Kind kind;

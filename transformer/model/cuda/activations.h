@@ -6,7 +6,7 @@
 
 namespace outrider::cuda {
 
-// Of latent attention.
+// Buffers of latent attention (MLA).
 struct LatentActivations {
   LatentActivations() = default;
   LatentActivations(const LatentConfig& c, int64_t heads, int64_t head_dim, WeightType type, int64_t rows)

@@ -1,5 +1,5 @@
-// What changes from step to step - tokens, positions, block tables - in device memory that stays where it is,
-// so that a captured graph serves every step. Filled on the host, sent in one copy.
+// Inputs that change from step to step (tokens, positions, block tables), in device memory at fixed
+// addresses, so that a captured graph serves every step. Filled on the host, sent in one copy.
 #pragma once
 
 #include <span>

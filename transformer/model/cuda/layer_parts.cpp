@@ -6,7 +6,7 @@
 namespace outrider::cuda {
 namespace {
 
-// What the rows need of the experts' matrices. Of stacks all is read.
+// Queues the list of expert weights that these rows need. Stacked matrices are read whole, without a list.
 ChosenWork queue_choice(StreamView stream, const DeviceLayer& w, const ExpertColumns& columns, int64_t rows,
                         const MixtureRoom& room) {
   if (w.gate_up.matrices().size() != 1 || w.down.matrices().size() != 1 || columns.size() == 0) return {};

@@ -46,7 +46,7 @@ struct LayerParts {
   // cache.
   void queue_latents(const DeviceLayer& w, const DeviceBatch& batch, const KvLayer& kv,
                      const RopeTables& rope, const void* normed, int64_t rows, const LatentRoom& room) const;
-  // What attention left of latents becomes the values of heads, in room.heads.values.
+  // Turns attention's output, in latents, into the values of heads, in room.heads.values.
   void queue_values(const DeviceLayer& w, const void* attended, int64_t rows, const LatentRoom& room) const;
 
   const ModelConfig& config;

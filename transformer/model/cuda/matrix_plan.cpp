@@ -9,7 +9,7 @@
 namespace outrider::cuda {
 namespace {
 
-// What a part is in a model of published codes.
+// The type that a part gets on the device, in a model of published codes.
 Result<WeightType> own_type(const TensorPart& part) {
   if (part.coded) return WeightType::kCodes;
   if (part.tensor->dtype == Dtype::kBF16) return WeightType::kBFloat16;

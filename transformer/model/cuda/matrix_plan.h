@@ -1,4 +1,4 @@
-// What becomes of the matrices of a model on a device: types, cuts and bytes, before any memory is taken.
+// Plan of a model's matrices on a device: types, splits and bytes, before any memory is allocated.
 #pragma once
 
 #include <optional>
@@ -35,10 +35,10 @@ using StackPlan = std::vector<MatrixPlan>;
 
 // As `type`; as kCodes every part is what it is stored as: codes, bf16 or fp16.
 Result<StackPlan> plan_stack(const MatrixSource& source, WeightType type);
-// Of gates, and ups below them. Paired where products can do with both at once: where they are one matrix,
-// not of fp32.
+// Plans a matrix of gates with ups below them. Gates and ups are paired where one product can compute both at
+// once: where they are one matrix that is not fp32.
 Result<StackPlan> plan_gates(const MatrixSource& source, WeightType type);
-// Whether a matrix of so many rows can have them paired.
+// Whether the rows of a matrix of n rows can be paired.
 constexpr bool can_pair(WeightType type, int64_t n) {
   return type != WeightType::kFloat32 && n > 0 && n % kTileRows == 0;
 }

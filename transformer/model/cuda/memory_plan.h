@@ -1,4 +1,4 @@
-// What a model will take of its device, before it takes it.
+// Device memory of a model, computed before it is allocated.
 #pragma once
 
 #include "transformer/kv/cuda_kv_storage.h"
@@ -26,14 +26,14 @@ struct MemoryPlan {
            .state_size = static_cast<int64_t>(o.taps.size()) * config.hidden_size} {}
 
   WeightType activation() const { return weights.types.activation(); }
-  // Of the widest MLP, a mixture being one.
+  // Columns of the widest MLP. A mixture of experts counts as one MLP.
   int64_t columns() const {
     int64_t most = 0;
     for (int64_t i = 0; i < config.num_layers; ++i)
       most = std::max(most, mlp_columns(config, shard, config.layer(i).has_experts).count);
     return most;
   }
-  // Of activations in the order of codes, in whole vectors.
+  // Columns of activations gathered into the order of codes, rounded up to whole vectors.
   int64_t gathered_columns() const { return round_up(weights.gathered_columns, kAlignedInputs); }
   // KvLayer's.
   int64_t latent_dim() const { return config.latent ? config.latent->kv_rank : 0; }
@@ -57,7 +57,7 @@ struct MemoryPlan {
     return attention_workspace(attention_turn_rows(heads, value_dim, max_positions), heads, value_dim,
                                max_positions);
   }
-  // Of the widest product that may be split over blocks.
+  // Floats of workspace for the widest product that may be split over blocks.
   int64_t split_floats(int64_t rows) const {
     int64_t most = 0;
     const auto add = [&](int64_t n) { most = std::max(most, cuda::split_floats(rows, n)); };

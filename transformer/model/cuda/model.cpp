@@ -49,16 +49,17 @@ CudaModel::CudaModel(const MemoryPlan& plan, const ModelOptions& options, Collec
         options_.exit_layer, config_.num_layers);
   prepare_matmul(device_.shared_bytes);
   prepare_attention(device_.shared_bytes);
-  // Ranks queue the same operations of the group, whichever of them keep states.
+  // All ranks must queue the same group operations, whichever ranks keep hidden states.
   const char own = std::count(options_.taps.begin(), options_.taps.end(), config_.num_layers) > 0;
   std::vector<char> all(static_cast<size_t>(collectives.size()));
   collectives.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   any_last_tap_ = std::count(all.begin(), all.end(), char{1}) > 0;
   if (!group_->is_capturable()) return;
-  if (is_split()) collectives.barrier();  // nobody allocates any more while a peer's kernel waits for it
+  // Capture must not allocate while a peer's kernel waits for this rank.
+  if (is_split()) collectives.barrier();
   warm_up();
   capture_graphs();
-  if (is_split()) collectives.barrier();  // the same: graphs take memory when they are made
+  if (is_split()) collectives.barrier();  // graphs allocate memory when they are instantiated
 }
 
 float* CudaModel::logits() const { return act_->logits.data(); }

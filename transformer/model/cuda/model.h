@@ -81,12 +81,13 @@ class CudaModel final : public Model {
   // rows: of arguments.added.
   void queue_sum_and_norm(const NormArguments& arguments, int64_t rows);
   NormArguments norm_arguments(const float* added, const float* weight) const;
-  // What the MLP of this layer left joins the residual stream; -1: nothing does.
+  // Adds the output of this layer's MLP to the residual stream; -1: adds nothing.
   NormArguments norm_behind_mlp(int64_t layer, const float* weight) const;
   void queue_attention(int64_t layer, int64_t rows);
   // Queries, and keys and values in the cache, of normed rows.
   void queue_projections(int64_t layer, const KvLayer& kv, int64_t rows);
-  // Keeps the residual stream of all rows where this layer's input, or the last one's output, is asked for.
+  // Keeps the residual stream of all rows where a tap asks for this layer's input, or for the last layer's
+  // output.
   void queue_states(int64_t layer, int64_t rows);
   void queue_squares(const DeviceLayer& w, int64_t rows);
   void queue_mlp(int64_t layer, int64_t rows);
@@ -106,7 +107,7 @@ class CudaModel final : public Model {
   AttentionTiles tiles_;
   BatchInputs inputs_;
   std::unique_ptr<DeviceGroup> group_;  // sums partial results over the ranks
-  RopeTables rope_, local_rope_;        // the latter where some layer turns by it
+  RopeTables rope_, local_rope_;        // local_rope_: of layers with the local rotation, if there are any
   std::unique_ptr<Activations> act_;
   DeviceBuffer<int32_t> expert_work_;  // MixtureRoom's
   bool any_last_tap_ = false;          // some rank keeps what the last layer yields

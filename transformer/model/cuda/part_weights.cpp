@@ -82,7 +82,7 @@ void upload_choice(const ExpertSources& s, const ModelConfig& config, const Shar
   to.expert_down_bias = to_device(down_bias, stream);
 }
 
-// What makes the latents of normed rows.
+// The matrices that compute latents (or queries and latents) from normed rows, stacked.
 MatrixSource inputs_of(const LatentSources& s) {
   MatrixSource all = s.q_a.parts.empty() ? s.q : s.q_a;
   all.parts.insert(all.parts.end(), s.kv_a.parts.begin(), s.kv_a.parts.end());
@@ -125,8 +125,8 @@ DeviceBuffer<float> upload_norm(const VectorSource& source, const ModelConfig& c
   return to_device(values, stream);
 }
 
-// What one of our own files holds in codes has scales along an expert's columns; and where groups have an
-// order, every expert has its own.
+// Refuses two cases. Our own coded files have scales along an expert's columns. Where groups have an order,
+// every expert has its own order.
 Status check_mixture(const ExpertSources& mixture, bool keeps_codes) {
   for (const MlpSources& expert : mixture.experts) {
     const TensorPart& down = expert.down.parts.front();

@@ -24,7 +24,7 @@ MatrixSource formatted_matrices(const ExpertSources& sources);
 // checkpoints.
 Status check_mixture(const ExpertSources& mixture, bool keeps_codes);
 
-// What such parts, and whole models, are made of.
+// Pieces from which such parts, and whole models, are built.
 void add(MatrixSizes& to, const StackPlan& stack);
 DeviceStack upload(Uploader& uploader, const StackPlan& plans);
 DeviceBuffer<float> to_device(std::span<const float> values, StreamView stream);

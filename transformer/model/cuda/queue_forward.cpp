@@ -49,7 +49,7 @@ void CudaModel::queue_sum_and_norm(const NormArguments& arguments, int64_t rows)
   add_and_norm(*stream_, arguments);
 }
 
-// What joins the residual stream, if anything, and the norm in front of what is next.
+// Adds `added`, if any, to the residual stream, and applies the norm in front of the next block.
 NormArguments CudaModel::norm_arguments(const float* added, const float* weight) const {
   return {.residual = act_->residual.data(),
           .added = added,

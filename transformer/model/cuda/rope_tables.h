@@ -11,7 +11,7 @@ struct RopeTables {
   DeviceBuffer<float> cosines, sines;  // [positions, turned]
 };
 
-// What layers that turn by `rope` use; empty where there are none.
+// Tables for the layers that rotate by `rope`; empty where there are none.
 RopeTables rope_tables(const ModelConfig& config, LayerRope rope, int64_t positions, StreamView stream);
 
 }  // namespace outrider::cuda

@@ -16,7 +16,7 @@ namespace outrider::cuda {
 
 // For runs of `sequences` at a time, of a model with `vocab_size` tokens and a cache of `kv_tokens`.
 DrawLimits run_limits(int64_t sequences, int64_t vocab_size, int64_t kv_tokens);
-// For looks at so many rows of logits.
+// Limits for looks at `rows` rows of logits.
 DrawLimits look_limits(int64_t rows, int64_t vocab_size, int64_t kv_tokens);
 
 class CudaTokenRunner final : public TokenRunner {
@@ -74,7 +74,7 @@ class CudaTokenRunner final : public TokenRunner {
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // a step, by rows
   Event begun_, first_drawn_;
 
-  // What one run works with.
+  // Scratch of one run.
   std::vector<Run> order_;  // most tokens first
   std::vector<BatchSlice> slices_;
   std::vector<DrawRow> rows_;    // of order_, then guesses

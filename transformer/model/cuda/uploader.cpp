@@ -24,7 +24,7 @@ WeightType staged_type(const TensorPart& part, WeightType type) {
   return tensor.dtype == Dtype::kBF16 ? WeightType::kBFloat16 : WeightType::kFloat32;
 }
 
-// What is not stored row by row.
+// Stages a row that is not stored contiguously, number by number.
 void stage_numbers(const TensorPart& part, int64_t row, WeightType type, std::byte* to) {
   std::vector<float> values(static_cast<size_t>(part.columns.size()));
   read_floats(source_row(part, row), 0, values);

@@ -29,7 +29,8 @@ class Uploader {
   DeviceMatrix matrix(const MatrixPlan& plan);
   // That it takes itself.
   static constexpr int64_t device_bytes() { return 2 * kStagingBytes; }
-  // The staging buffers, for who keeps them until nobody loads any more (DeviceWeights::staging).
+  // The staging buffers. The caller keeps them until every rank has finished loading
+  // (DeviceWeights::staging).
   std::shared_ptr<void> staging() const { return staging_; }
 
  private:

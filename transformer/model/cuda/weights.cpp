@@ -26,7 +26,7 @@ std::vector<const MatrixSource*> formatted_matrices(const LayerSources& s) {
   return all;
 }
 
-// [n, k] of those matrices of all heads.
+// [n, k] of latent attention's per-head matrices, over all heads of this rank.
 std::vector<MatrixSize> head_matrices(const ModelConfig& c, const ShardPlan& plan) {
   if (!c.latent) return {};
   const int64_t heads = plan.query_heads.size();

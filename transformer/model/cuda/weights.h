@@ -40,8 +40,8 @@ class DeviceStack {
   std::vector<DeviceMatrix> matrices_;
 };
 
-// Of latent attention, beside DeviceLayer::qkv, which makes the latents: of queries, or queries themselves,
-// and below it that of keys and values.
+// Weights of latent attention. DeviceLayer::qkv computes the latents: that of queries (or the queries
+// themselves), and below it that of keys and values.
 struct DeviceLatent {
   DeviceBuffer<float> q_norm, kv_norm;  // [q_rank], [kv_rank]
   DeviceStack q;                  // [query_dim of this rank's heads, q_rank]; empty without such a latent
@@ -63,8 +63,8 @@ struct DeviceLayer {
   DeviceLatent latent;
 };
 
-// What the matrices of a model are: those of the layers, and embedding and head. Both take activations of one
-// type. kCodes: every matrix as a published checkpoint stores it, some in codes.
+// Weight types of a model's matrices: those of the layers, and those of embedding and output head. Both take
+// activations of one type. kCodes: every matrix as a published checkpoint stores it, some in codes.
 struct DeviceWeightTypes {
   WeightType layers = WeightType::kFloat32;
   WeightType vocabulary = WeightType::kFloat32;
@@ -77,8 +77,8 @@ struct DeviceWeights {
   DeviceBuffer<float> final_norm;
   std::vector<DeviceLayer> layers;
   int64_t bytes = 0;
-  // What loading needed. Freeing device or pinned memory waits for the device, where kernels of ranks that
-  // loaded faster may be waiting for each other; so it is kept.
+  // Staging buffers of the loading. They are kept, because freeing device or pinned memory waits for the
+  // device, where kernels of ranks that loaded faster may be waiting for each other.
   std::shared_ptr<void> staging;
 
   const MatrixView& embedding_rows() const {
@@ -89,16 +89,17 @@ struct DeviceWeights {
 // An error names heads of sizes that no device computes. Before what follows.
 Status check_heads(const ModelConfig& config);
 
-// What matrices will take on a device.
+// Device memory of matrices.
 struct MatrixSizes {
   int64_t bytes = 0;
-  int64_t gathered_columns = 0;  // the most that a matrix has its activations put into another order of
-  int64_t widest = 0;            // the most weight rows of a matrix, of those that may be split over blocks
+  // The most activation columns that one matrix needs gathered into another order.
+  int64_t gathered_columns = 0;
+  int64_t widest = 0;            // the most rows of a matrix whose product may be split over blocks
 };
-// What a rank's weights will be and take on its device; other weights than matrices are small.
+// Types and device memory of a rank's weights. Weights other than matrices are small and not counted.
 struct WeightPlan : MatrixSizes {
   DeviceWeightTypes types;
-  int64_t gate_columns = 0;  // the most of an MLP whose product does not end with what gates and ups become
+  int64_t gate_columns = 0;  // the most gate columns of an MLP whose product does not apply the gate itself
 };
 // As stored, unless `format` asks for something else. An error names what a device does not take.
 Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,

@@ -2,7 +2,7 @@
 //
 // Contract: a row of any output depends on that row of the inputs alone. Neither the number of rows, nor how
 // the work is split over threads, nor which columns this rank owns, changes one bit. Each op is compiled for
-// several instruction sets; bits are promised within one of them (isa_name).
+// several instruction sets; results are bit-identical within one instruction set (isa_name).
 #pragma once
 
 #include <cstdint>
@@ -119,7 +119,7 @@ struct AttentionShape {
   int64_t heads_per_kv = 1;
   float scale = 0;               // of scores; 0: 1 / sqrt(head_dim)
   float cap = 0;                 // of scores, above 0: cap * tanh(score / cap)
-  int64_t window = 0;            // above 0: a row attends to so many positions, its own the last
+  int64_t window = 0;            // above 0: a row attends to the last `window` positions, its own included
   const float* sinks = nullptr;  // [heads], or none: a score beside those of the positions, without a value
 };
 

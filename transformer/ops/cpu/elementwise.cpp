@@ -57,7 +57,7 @@ void gelu_tanh_mul_row(float* gate, const float* up, int64_t n) {
   });
 }
 
-// What is not a number stays so.
+// NaN stays NaN.
 void clamped_swish_mul_row(float* gate, const float* up, float factor, float limit, int64_t n) {
   for_each(gate, up, n, [factor, limit](V g, V u) HWY_ATTR {
     const V one = hn::Set(F(), 1.0f), high = hn::Set(F(), limit), low = hn::Set(F(), -limit);
@@ -158,7 +158,7 @@ namespace {
 // Calls row(m, first, count) for pieces of every row, a few microseconds of work together.
 template <class Row>
 void for_pieces(ThreadPool& pool, int64_t rows, int64_t n, const Row& row) {
-  constexpr int64_t kPiece = 1024;  // columns; a few microseconds of work are four of them
+  constexpr int64_t kPiece = 1024;  // columns; four pieces are a few microseconds of work
   const int64_t pieces = (n + kPiece - 1) / kPiece;
   pool.parallel_for(rows * pieces, 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -17,7 +17,7 @@
 namespace outrider {
 namespace {
 
-// What Highway does not know, on top of its best target; best first.
+// Instructions that Highway has no target for, on top of its best target; best first.
 enum class Extension : uint8_t { kAmx, kAvx512Bf16, kNone };
 constexpr std::array kExtensions{std::pair{"amx", Extension::kAmx},
                                  std::pair{"avx512_bf16", Extension::kAvx512Bf16}};

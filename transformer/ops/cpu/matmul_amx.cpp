@@ -58,8 +58,8 @@ struct alignas(64) Shapes {
 };
 static_assert(sizeof(Shapes) == 64);
 
-// What this thread's registers are shaped for: loading shapes waits for everything under way, so it is done
-// only where they change.
+// The tile shapes this thread's registers are configured for. Configuring them waits for all instructions in
+// flight, so it is done only when the shapes change.
 thread_local uint32_t loaded_shapes = 0;
 
 TARGET inline void shape_registers(int rows, int64_t lines, int64_t last_lines) {
@@ -81,9 +81,9 @@ TARGET inline void prefetch_tile(const std::byte* weights) {
     _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes + line * kLineBytes, _MM_HINT_T0);
 }
 
-// A quarter of what four streams read next, line by line through all of them, each stream a little further
-// ahead than the one before. Asking for one stream's whole tile at once takes up to 13 % longer from memory,
-// and so do larger distances.
+// Prefetches a quarter of the data that four streams read next, line by line through all four, each stream a
+// little further ahead than the one before. Prefetching one stream's whole tile at once takes up to 13 %
+// longer from memory, and so do larger distances.
 TARGET inline void prefetch_quarter(const std::byte* weights, int64_t next, int64_t quarter) {
 #pragma GCC unroll 4
   for (int64_t line = 4 * quarter; line < 4 * quarter + 4; ++line)

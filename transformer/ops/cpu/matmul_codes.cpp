@@ -28,8 +28,8 @@ constexpr int kMaxRows = kLanes >= 16 ? 8 : kLanes >= 8 ? 4 : 1;
 constexpr int streams_of(int rows) { return kLanes < 16 ? 1 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
 constexpr int64_t kPrefetchBytes = 1024;
 
-// Numbers of e2m1 codes: looked up where a register holds all of them or all magnitudes, else from whole
-// halves.
+// Numbers of e2m1 codes: a table lookup where one register holds all numbers or all magnitudes, else computed
+// from doubled numbers, which are integers.
 HWY_INLINE V numbers_of_e2m1(hn::Vec<U> code) {
   const U u;
   const I i;
@@ -56,7 +56,7 @@ HWY_INLINE V numbers_of_e2m1(hn::Vec<U> code) {
   }
 }
 
-// Of codes in the lowest bits of each lane, less `base`.
+// Numbers of the codes in the lowest bits of each lane, minus `base`.
 template <CodeType kType>
 HWY_INLINE V numbers_of(hn::Vec<U> code, V base) {
   if constexpr (kType == CodeType::kE2m1)
@@ -78,8 +78,8 @@ HWY_INLINE void add_pair(hn::Vec<U> word, const float* x, V base, V (&acc)[kRows
   for (int m = 0; m < kRows; ++m) acc[m] = hn::MulAdd(even, hn::Set(F(), x[m]), acc[m]);
 }
 
-// The same of e4m3, whose pairs are halves of words: the bits of a code, moved, are those of an fp16 number
-// of a 256th of its size, subnormal or not.
+// As above for e4m3, whose pairs are the two halves of a word. The bits of a code, shifted, are the bits of
+// an fp16 number of 1/256 of its value, subnormal or not.
 template <int kRows>
 HWY_INLINE void add_pair_of_e4m3(const uint16_t* pairs, const float* x, V (&acc)[kRows]) {
   const hn::Rebind<uint16_t, F> u16;

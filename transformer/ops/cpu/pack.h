@@ -29,8 +29,7 @@ struct SourceRow {
   bool is_zero() const { return !data && !coded; }
 };
 
-// Columns [begin, begin + to.size()) of a row of numbers, or of those that its codes of a published
-// checkpoint stand for.
+// Reads columns [begin, begin + to.size()) of a row as floats. Codes of a published checkpoint are decoded.
 void read_floats(const SourceRow& row, int64_t begin, std::span<float> to);
 
 // Fills tile `tile` of the matrix. Integers only into a matrix of the same format, and into one of codes only

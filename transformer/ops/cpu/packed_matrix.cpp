@@ -57,7 +57,7 @@ PackedMatrix::PackedMatrix(const CodedColumns& columns, int64_t n, int64_t k,
   data_ = Buffer<std::byte>(tiles() * tile_bytes_);
 }
 
-// Columns of one group lie side by side, so that its numbers are needed once for all of them.
+// Places columns of one group side by side, so that the group's scale and zero are loaded once for the group.
 void PackedMatrix::add_runs(Leaf& leaf, const CodedColumns& columns) {
   CodeLayout& c = *codes_;
   const int64_t line = c.line_columns();

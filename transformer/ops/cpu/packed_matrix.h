@@ -117,7 +117,7 @@ struct CodedColumns {
   std::span<const int32_t> order;  // of the whole matrix; empty: neighbours are grouped
   int64_t groups = 0;              // of the whole matrix
 
-  int64_t group_of(int64_t column) const {  // of these columns
+  int64_t group_of(int64_t column) const {  // `column` counts from `first`
     return order.empty() ? (first + column) / scheme.group
                          : int64_t{order[static_cast<size_t>(first + column)]};
   }
@@ -141,7 +141,7 @@ class PackedMatrix {
   // leaf_ends: where each leaf of this rank ends along k, ascending, the last one k. One leaf when tensor
   // parallelism does not cut this contraction.
   PackedMatrix(WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& leaf_ends);
-  // The same of codes.
+  // A matrix of codes.
   PackedMatrix(const CodedColumns& columns, int64_t n, int64_t k, const std::vector<int64_t>& leaf_ends);
 
   WeightType type() const { return type_; }

@@ -7,8 +7,9 @@
 
 namespace outrider::cuda {
 
-// What is listed with a row: splits [begin, end). Those before `shared` are of the tile that begins there,
-// the others of the row alone, which has a tail. A window may hide some of them from this row or that.
+// The splits of a listed row: [begin, end). Splits before `shared` belong to the tile that begins at this
+// row. The other splits are the row's own tail. A sliding window may hide some splits from some rows of the
+// tile.
 struct RowSplits {
   int32_t begin = 0, shared = 0, end = 0;
   int32_t last = 0;  // position of the tile's last row, or of the row alone

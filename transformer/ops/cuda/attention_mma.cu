@@ -1,9 +1,9 @@
 // Attention over KV in bf16 on tensor cores. A block takes one split of the KV for one tile: some
-// neighbouring rows of a sequence with all heads that share a KV head are the columns of its instructions, so
-// keys and values are read once for all of them. Scores are products with the keys as the 16-row operand,
-// weighted values with the values' dimensions. A column depends on its own row and head alone, and every
-// chain of additions has its order from positions and dimensions, so no bit depends on what else is in a
-// tile.
+// neighbouring rows of a sequence, with all heads that share a KV head, are the columns of its instructions,
+// so keys and values are read once for the whole tile. Scores are products with the keys as the 16-row
+// operand, weighted values are products with the values' dimensions. A column depends on its own row and head
+// alone, and the order of additions follows from positions and dimensions, so no bit depends on the other
+// columns of a tile.
 //
 // Warps share a split by positions for the scores and by dimensions for the values: each reads its own keys
 // and values, by copies of its own lanes, and the weights go through shared memory.
@@ -187,8 +187,8 @@ __device__ __forceinline__ void multiply_values(const AttentionTurn& turn, const
   }
 }
 
-// Blocks share the splits of a turn evenly, each a run of them: how many there are is known on the device
-// only.
+// Blocks share the splits of a turn evenly; each block takes a consecutive run of splits. The number of
+// splits is known on the device only.
 template <bool kIsShared>
 __global__ void __launch_bounds__(kThreads, kIsShared ? 1 : 2)
     attend_tiles(const AttentionTurn turn, const Room room) {
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kThreads, kIsShared ? 1 : 2)
     Scores<most_column_tiles(kIsShared)> scores = {};
     multiply_keys(room, s, blocks, column_tiles, scores);
     find_maxima(s, scale, column_tiles, scores);
-    sync_block();  // maxima are there, and nobody reads keys any more
+    sync_block();  // all maxima are written, and no warp reads keys any more
     soften<kIsShared>(room, s, blocks, column_tiles, scores);
     copy_async_wait<0>();
     sync_block();

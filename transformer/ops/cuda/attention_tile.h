@@ -1,5 +1,5 @@
-// What a block of attention on tensor cores (attention_mma.cu) works on, where that lies in its shared
-// memory, and how queries, keys and values come there. Included there only.
+// The unit of work of a block of attention on tensor cores (attention_mma.cu), its layout in shared memory,
+// and the copies of queries, keys and values into it. Included there only.
 #pragma once
 
 #include "base/cuda_device.h"
@@ -11,13 +11,13 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * static_cast<int>(kWarp);
 constexpr int kSplitBlocks = kSplitPositions / static_cast<int>(kBlockTokens);
 constexpr int kWarpBlocks = kSplitBlocks / kWarps;  // KV blocks whose scores a warp computes
-// Of 8 columns, at most. Latents of DeepSeek's size leave room for half as many.
+// The most tiles of 8 columns. Latents of DeepSeek's size leave room for half of the usual number.
 constexpr int most_column_tiles(bool is_shared) { return is_shared ? 4 : 8; }
 constexpr int kColumns = 8 * most_column_tiles(false);
 constexpr int kDimTiles = 2;  // tiles of dimensions that a warp has in hand at a time
 
-// Shared memory, in words of 16 bytes: a lane's part of an operand. Weights take the place of the keys; where
-// values are part of them, of those tiles of dimensions that hold none.
+// Shared memory, in words of 16 bytes: a lane's part of an operand. Weights overwrite the keys. Where values
+// are part of their keys, weights overwrite the tiles of dimensions that hold no values.
 struct Room {
   int dim_tiles = 0;    // of a key
   int value_tiles = 0;  // of a value
@@ -76,7 +76,7 @@ struct Shared {
   }
 };
 
-// What a block works on, the same in all its threads.
+// The tile that a block computes, the same in all its threads.
 struct Tile {
   int32_t row = 0;  // the first one
   int32_t rows = 0;

@@ -1,6 +1,6 @@
-// Which part of the matrices of a mixture a pass needs, in device memory. What no row of the pass chose is
-// not read: tiles of outputs that nobody looks at, and steps of a contraction whose inputs are all zero,
-// which would add zeros.
+// Lists, in device memory, the parts of a mixture's matrices that a pass needs. The rest is not read: output
+// tiles of experts that no row chose, whose results are unused, and contraction steps whose inputs are all
+// zero, which would add zeros.
 #pragma once
 
 #include <cstdint>

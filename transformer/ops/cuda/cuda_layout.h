@@ -42,7 +42,8 @@ struct Slices {
   }
 };
 
-// ends: where each slice ends, ascending, the last one k; a power of two of them. Steps start anew at each.
+// `ends`: where each slice ends, ascending, the last one k. The number of slices is a power of two. Steps
+// restart at the beginning of each slice.
 Slices slices_from_ends(std::span<const int64_t> ends, int step_columns = kStep);
 // Eight slices of whole steps.
 Slices even_slices(int64_t k, int step_columns = kStep);
@@ -85,8 +86,8 @@ OUTRIDER_SHARED_CODE inline int64_t code_offset(const Slices& slices, int32_t ro
   return tile * kGroupTileBytes + c / 32 * 512 + lane * 16 + word * 4 + byte;
 }
 
-// Where a code lies in a tile whose instructions have 16 neighbouring columns each, which share a scale: a
-// lane has four of them, and four of the next 16.
+// Offset of a code in a tile whose instructions cover 16 neighbouring columns that share a scale. A lane
+// holds four of the 16 columns, and four of the next 16.
 OUTRIDER_SHARED_CODE inline int64_t quarter_code_offset(const Slices& slices, int32_t row, int32_t column) {
   const int32_t r = row % kTileRows, c = (column - slices.begin[slices.slice_of(column)]) % kGroupStep;
   const int32_t lane = r % 8 * 4 + c % 16 / 4, word = c % 32 / 16 * 2 + (r >= 8 ? 1 : 0);
@@ -106,8 +107,8 @@ OUTRIDER_SHARED_CODE inline int64_t half_byte_offset(const Slices& slices, int32
   return tile * kGroupTileBytes + lane * 32 + word * 8 + half;
 }
 
-// Neighbouring columns of a row that share a scale, counted as files do: from 0 on, anew in every slice. A
-// step has one or two of them.
+// Neighbouring columns of a row that share a scale. They are counted from 0 as in the file, restarting in
+// every slice. A step has one or two such groups.
 struct CodeGroup {
   int32_t begin = 0, count = 0;  // columns
   int32_t step = 0, index = 0;   // the index-th of its step
@@ -130,8 +131,8 @@ OUTRIDER_SHARED_CODE inline CodeGroup group_at(const Slices& slices, int32_t gro
           group % of_step};
 }
 
-// The scale of a row in a step that has `groups` of them, among the bf16 scales of a matrix: those of rows r
-// and r + 8 are neighbours.
+// Offset of a row's scale among the bf16 scales of a matrix, for a step that has `groups` groups. The scales
+// of rows r and r + 8 are neighbours.
 OUTRIDER_SHARED_CODE inline int64_t scale_offset(const Slices& slices, int32_t row, int32_t step,
                                                  int32_t groups, int32_t index) {
   const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + step;

@@ -1,6 +1,6 @@
-// Every CUDA op of the forward pass, with formula and shapes. Pointers are device memory; the stream is
-// given; no op waits or allocates, so all of them can be captured in a graph: what changes between steps
-// (tokens, positions, block tables) is read from DeviceBatch.
+// Every CUDA op of the forward pass, with formula and shapes. Pointers are device memory, and the caller
+// gives the stream. No op waits or allocates, so every op can be captured in a graph: inputs that change
+// between steps (tokens, positions, block tables) are read from DeviceBatch.
 //
 // Contract, as of cpu_ops.h: a row of any output depends on that row of the inputs alone, bit for bit, for
 // any number of rows and any split over ranks.
@@ -55,9 +55,9 @@ struct SplitRoom {
   int64_t floats = 0;           // of partials; the room is of one stream
 };
 
-// Of a matrix of gates and ups whose rows are paired (MatrixView): in the place of `out`,
-// gated.out[m, i] = gate(sum of row i + bias[i]) * (sum of row columns + i + bias[columns + i]), rounded,
-// with silu or gelu in its tanh form.
+// Output of a product whose matrix has gates and ups with paired rows (MatrixView). Written in place of
+// `out`: gated.out[m, i] = gate(sum of row i + bias[i]) * (sum of row columns + i + bias[columns + i]),
+// rounded, with silu or gelu in its tanh form.
 enum class GateKind : int32_t { kSilu, kGeluTanh };
 struct GatedOutput {
   GateKind kind = GateKind::kSilu;
@@ -72,14 +72,14 @@ struct MatmulShape {
   SplitRoom split;
   ChosenWork chosen;
   GatedOutput gated;
-  // What the device has, as prepared. No bit depends on these.
+  // Properties of the device. No bit depends on them.
   int multiprocessors = 1;
   int64_t shared_bytes = 0;
 };
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight, float* out);
 
 // out[m, i] = x[m, columns[i]] of a matrix whose columns are not in order, 0 where it has none.
-constexpr int64_t kAlignedInputs = 8;  // out_stride is a multiple of so many
+constexpr int64_t kAlignedInputs = 8;  // out_stride is a multiple of this
 void gather_columns(StreamView stream, int64_t rows, const bf16* x, int64_t x_stride,
                     const MatrixView& weight, bf16* out, int64_t out_stride);
 
@@ -174,8 +174,9 @@ struct AttentionArguments {
   float* workspace = nullptr;    // attention_workspace() floats
   int multiprocessors = 1;       // no bit depends on it
 };
-// The most rows and heads of a tile on a device whose blocks may have so much shared memory, where up to
-// `heads` heads share a KV head: several rows with all of these, or one row. No rows: it has too little.
+// The most rows and heads of a tile, on a device whose blocks may use `shared_bytes` of shared memory, where
+// up to `heads` heads share a KV head. Either several rows with all heads, or one row. No rows: shared memory
+// is too small.
 struct AttentionTile {
   int32_t rows = 0, heads = 0;
 };
@@ -220,8 +221,9 @@ struct ExpertChoices {
 };
 void choose_experts(StreamView stream, const ExpertChoices& arguments);
 
-// What rows whose shares are `weights` need of the matrices of a mixture: of gate_up the tiles of experts
-// that some row chose, which gate_experts looks at, and of down the steps that read those.
+// Computes which parts of a mixture's matrices are needed by rows whose expert shares are `weights`: in
+// gate_up the tiles of chosen experts, which gate_experts reads, and in down the steps that read their
+// outputs.
 struct ChosenExperts {
   const float* weights = nullptr;  // [rows, experts + 1]
   int64_t rows = 0;

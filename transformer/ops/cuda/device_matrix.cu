@@ -30,8 +30,8 @@ __global__ void pack_scale_elements(const MatrixView to, int64_t first_row, int6
   to.scales[to.scale_at(to.place_of_row(static_cast<int32_t>(first_row + i / groups)), group)] = staged[i];
 }
 
-// Codes of up to four columns from `begin` on, which is a multiple of four columns behind a slice's start.
-// What int4 has in two bytes belongs to no other four.
+// Stores up to four codes from column `begin` on, which is a multiple of four columns behind a slice's start.
+// In int4, the two bytes written hold these four codes only.
 __device__ __forceinline__ void store_codes(const MatrixView& to, int32_t row, int32_t begin, int32_t count,
                                             const uint8_t (&codes)[4]) {
   auto* data = static_cast<uint8_t*>(to.data);

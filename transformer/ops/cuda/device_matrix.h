@@ -31,7 +31,7 @@ struct MatrixView {
   // of the columns as they lie here. Null: they are in order.
   const int32_t* columns = nullptr;
   // Above 0, and then half of n and a multiple of 8: rows r and paired + r, a gate and its up, are in one
-  // tile, as the r % 8-th and 8 behind it, so that who has the sums of one has those of the other.
+  // tile, as its rows r % 8 and r % 8 + 8, so that one lane has the sums of both.
   int32_t paired = 0;
 
   OUTRIDER_SHARED_CODE int32_t place_of_row(int32_t row) const {
@@ -70,7 +70,7 @@ class DeviceMatrix {
   DeviceMatrix() = default;
   // slices: in steps of step_columns(type).
   DeviceMatrix(WeightType type, int64_t n, const Slices& slices);
-  // Of kCodes. columns: MatrixView::columns, empty where they are in order.
+  // A matrix of kCodes. columns: MatrixView::columns, empty where they are in order.
   DeviceMatrix(const CodeForm& form, int64_t n, const Slices& slices, std::span<const int32_t> columns,
                StreamView stream);
   // Before it is filled: MatrixView::paired. Not of fp32.

@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = kNormThreads;
 constexpr int kWarps = kNormWarps;
 
-// Of codes of a published checkpoint: weight_of_code.
+// An element of a published checkpoint's codes, decoded (weight_of_code).
 __device__ __forceinline__ float published_element(const MatrixView& m, int32_t row, int32_t column) {
   const CodeForm& f = m.form;
   const int64_t at = element_offset(m, row, column);
@@ -190,9 +190,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     mean = a.squares[2 * m + (is_q ? 0 : 1)] / static_cast<float>(is_q ? a.q_size : a.k_size);
   }
   const float scale = 1.0f / sqrtf(mean + a.epsilon);
-  // Rows of one attention tile share the values of the last of them, with weights of 0 where they come later:
-  // values in the cache are finite, and one that is not makes its key NaN instead, which reaches only the
-  // rows that attend to it.
+  // Rows of one attention tile share the values of the tile's last row, with weights of 0 for later
+  // positions. So values in the cache must be finite. A value that is not finite makes its key NaN instead,
+  // which reaches only the rows that attend to it.
   bool is_lost = false;
   if (sizeof(T) == sizeof(bf16) && !is_q) {
     const int to_value = is_v ? 0 : layer.kv_heads * d;

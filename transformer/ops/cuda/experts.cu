@@ -1,5 +1,5 @@
-// Mixtures of experts: which ones a token goes through, and what they leave of the wide MLP that all of them
-// are.
+// Mixtures of experts: the routing of tokens, and gating for the one wide MLP in which all experts lie side
+// by side.
 #include <algorithm>
 
 #include "base/cuda_device.h"
@@ -22,7 +22,7 @@ __device__ __forceinline__ float max_of_warp(float value) {
   return value;
 }
 
-// What one block knows of a token's experts, in shared memory.
+// Scores of one token's experts, in a block's shared memory.
 struct Scores {
   float* logits;  // [experts]: then scores, where they are sigmoids; behind them the shared gate's
   float* counts;  // [experts]: what counts for the choice
@@ -37,7 +37,7 @@ struct Scores {
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// Of the experts of a group: the best, or the best two together.
+// A group's value: its best expert's, or the sum of its best two.
 __device__ __forceinline__ float value_of_group(const ExpertChoices& a, const float* counts, int group) {
   const int each = a.experts / a.groups;
   float best = -INFINITY, second = -INFINITY;

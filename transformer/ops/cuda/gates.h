@@ -16,8 +16,8 @@ struct GeluTanh {
   }
 };
 
-// Of a product whose rows are paired: the sums of row `row` of a tile's first eight, and of the row 8 behind
-// it.
+// For a product with paired rows: combines the sums of row `row` (of a tile's first eight) and of the row 8
+// behind it.
 __device__ __forceinline__ void store_gated(const MmaArguments& a, int token, int tile, int row, float gate,
                                             float up) {
   const int columns = a.n / 2, i = tile * (kTileRows / 2) + row;

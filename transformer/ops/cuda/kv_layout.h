@@ -1,8 +1,8 @@
 // How keys and values of one layer lie in device memory.
 //   fp32: [block][kv_head][token of the block][head_dim]
-//   bf16: [block][kv_head][tile of 16 dimensions][256], each tile an operand of a matrix instruction: of the
-//   keys the 16 tokens are its rows, of the values the 16 dimensions. head_dim is padded to whole tiles with
-//   zeros, which nobody writes.
+//   bf16: [block][kv_head][tile of 16 dimensions][256], each tile an operand of a matrix instruction: for
+//   keys the 16 tokens are its rows, for values the 16 dimensions are. head_dim is padded to whole tiles with
+//   zeros, which are never overwritten.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ struct KvLayer {
   void* values = nullptr;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;    // of a key
-  int32_t latent_dim = 0;  // above 0: a value is the first so many dimensions of its key, and not stored
+  // Above 0: a value is the first `latent_dim` dimensions of its key, and is not stored.
+  int32_t latent_dim = 0;
 
   OUTRIDER_SHARED_CODE bool has_values() const { return latent_dim == 0; }
   OUTRIDER_SHARED_CODE int32_t value_dim() const { return has_values() ? head_dim : latent_dim; }

@@ -1,5 +1,5 @@
-// What latent attention (latent_attention.h) needs beside the ops of cuda_ops.h, whose contract holds here,
-// too.
+// Ops of latent attention (latent_attention.h), beside the ops of cuda_ops.h. The contract of cuda_ops.h
+// holds here, too.
 #pragma once
 
 #include "transformer/ops/cuda/cuda_ops.h"

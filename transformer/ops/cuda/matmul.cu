@@ -78,8 +78,8 @@ __device__ __forceinline__ void load_step(const MmaArguments& a, const bf16* sta
   }
 }
 
-// Adds the slices of one row tile of every group of warps: of those that are chosen, tile `first_tile` +
-// kTiles g of group g.
+// Adds the slices of one row tile of every group of warps. Group g has tile `first_tile` + kTiles g, counted
+// among the chosen tiles.
 template <class Form>
 __device__ __forceinline__ void combine_slices(const MmaArguments& a, const float* partials, int first_tile,
                                                int tiles, int first_token) {
@@ -268,7 +268,7 @@ bool starts_at_16_bytes(const Slices& slices, int64_t x_stride) {
 constexpr int kFloatThreads = 128;
 constexpr int kFloatRows = 4;  // tokens that share a read of the weights
 
-// One output per thread; of those and of the columns, the ones that are chosen.
+// One output per thread. Only chosen outputs and chosen columns are computed.
 __global__ void __launch_bounds__(kFloatThreads)
     matmul_float(const MatrixView w, const float* x, int64_t x_stride, int32_t rows, float* out,
                  int64_t out_stride, const ChosenWork chosen) {

@@ -1,10 +1,10 @@
-// Products for more than 16 tokens, and for 9 to 16 of more columns than shared memory holds. A block
-// multiplies eight row tiles of weights with up to 128 tokens, and all of its warps are at the same columns,
-// so that what one fetched serves several of them: weights and activations pass through one ring in shared
-// memory by asynchronous copies. There are two ways to add slices. A block that computes all of them keeps
-// finished ones on a stack as deep as the tree, and adds two of one depth as soon as it has both. Where such
-// blocks are too few for the device, a block computes one slice and the slices meet in memory. The bits are
-// those of matmul.cu either way.
+// Products for more than 16 tokens, and for 9 to 16 tokens if shared memory cannot hold all columns. A block
+// multiplies eight row tiles of weights with up to 128 tokens. All of its warps work on the same columns, so
+// that one fetch serves several warps: weights and activations pass through one ring in shared memory by
+// asynchronous copies. There are two ways to add slices. A block that computes all slices keeps finished ones
+// on a stack as deep as the tree, and adds two of one depth as soon as it has both. Where there are too few
+// such blocks for the device, a block computes one slice and the slices are added through memory. The bits
+// equal those of matmul.cu either way.
 #include <type_traits>
 
 #include "base/cuda_device.h"
@@ -32,14 +32,15 @@ __device__ __forceinline__ void for_each_sum(Sums<Form>& sums, Use use) {
   for (int i = 0; i < 4; ++i) use(sums[r][chunk][c][i], at++);
 }
 
-// The finished slices that wait for their neighbours: level 0 for one, 1 for two, 2 for four of them.
+// Finished slices that wait for their neighbours: level 0 holds one slice, level 1 the sum of two, level 2
+// the sum of four.
 template <class Form>
 struct SliceStack {
   float* levels = nullptr;  // this thread's
   float fours[Form::kSums - Form::kSharedFours] = {};
 
   __device__ __forceinline__ float* level(int l) const { return levels + l * Form::kSums * kThreads; }
-  // Of the third level.
+  // An element of the third level.
   __device__ __forceinline__ float& four(int i) {
     return i < Form::kSharedFours ? level(kSharedLevels)[i * kThreads] : fours[i - Form::kSharedFours];
   }
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
   if (is_chosen && ring.first_tile >= ring.tiles) return;
   const int first_tile = ring.first_tile + warp_tile, first_token = ring.first_token + warp_token;
   ring.skip_empty_slices();
-  {  // weights are nobody's output, so their first copies need not wait
+  {  // weights are no kernel's output, so their first copies need not wait
     BlockRing<Form> ahead = ring;
     OUTRIDER_UNROLL
     for (int stage = 0; stage < Form::kStages - 1; ++stage) {

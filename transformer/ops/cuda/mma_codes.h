@@ -15,7 +15,7 @@ struct UnitNumbers {
   float minimum = 0;
 };
 
-// Of one row: words of one step, as stored.
+// Words of one row for one step, as stored.
 struct RowWords {
   uint16_t words[CodeForm::kMostWords] = {};
 
@@ -53,8 +53,8 @@ struct RowWords {
   }
 };
 
-// Of a lane's two rows. `own`: the lane's word in the ring, beside those of the three lanes that share its
-// rows.
+// Words of a lane's two rows. `own`: the lane's word in the ring, beside the words of the three lanes that
+// share its rows.
 struct LaneWords {
   RowWords rows[2];
 
@@ -73,7 +73,7 @@ __device__ __forceinline__ uint32_t pair_of(float value) {
   return static_cast<uint32_t>(to_bf16(value).bits) * 0x00010001u;
 }
 
-// Of one row: what is added to codes as they are widened.
+// The constant added to a row's codes as they are widened.
 template <CodeType kType>
 __device__ __forceinline__ uint32_t code_base(int32_t zero) {
   if constexpr (kType == CodeType::kUnsigned4)

@@ -1,5 +1,5 @@
-// What the kernels of matrix products share: their arguments, and how a warp keeps copies of weights under
-// way. Included by kernels only.
+// Shared by the kernels of matrix products: their arguments, and how a warp keeps copies of weights in
+// flight. Included by kernels only.
 #pragma once
 
 #include "base/cuda_device.h"
@@ -26,7 +26,8 @@ struct MmaArguments {
   ChosenWork chosen;
   GatedOutput gated;
 
-  // What tiles and steps are counted by is an index among those that are chosen.
+  // Tiles and steps are counted among the chosen ones; tile_at() and step_at() map such an index to the
+  // matrix.
   __device__ __forceinline__ int tile_count() const { return chosen.tiles ? chosen.counts[0] : tiles; }
   __device__ __forceinline__ int tile_at(int index) const {
     return chosen.tiles ? chosen.tiles[index] : index;
@@ -39,7 +40,7 @@ struct MmaArguments {
   }
 };
 
-// Elements between the tokens of staged activations of so many columns.
+// Elements from one token to the next in staged activations of `columns` columns.
 template <class Weights>
 OUTRIDER_SHARED_CODE constexpr int64_t staged_stride(int64_t columns) {
   return (columns + 63) / 64 * 64 + Weights::kRowPadding;
@@ -61,7 +62,7 @@ struct WeightRing {
   int tiles = 0, steps = 0, stride = 0;
   int tile = 0, step = 0;                        // to be fetched next
   int scale_words = Form::Weights::kScaleWords;  // of a pair of rows and step
-  bool has_word = true;                          // of those that lanes share, one is this lane's
+  bool has_word = true;                          // this lane copies one of the words that four lanes share
 
   __device__ __forceinline__ uint4* words_at(int stage, int r) const {
     return words + (stage * Form::kTiles + r) * kWords * kLanes;
@@ -93,8 +94,8 @@ struct WeightRing {
   }
 };
 
-// Of a warp: all steps but the latest kPending are there, those of its other lanes too where numbers are
-// shared.
+// Waits until all steps of this warp but the latest kPending have arrived, including those copied by other
+// lanes where lanes share words.
 template <class Form, int kPending>
 __device__ __forceinline__ void await_step() {
   copy_async_wait<kPending>();

@@ -20,10 +20,11 @@ struct PairWeights {
   static constexpr int kStepColumns = kStep;
   static constexpr int kWords = 1;       // of 16 bytes that a lane copies of a row tile
   static constexpr int kScaleWords = 0;  // that a lane copies of a row tile's scales
-  // Whether the four lanes that have the same rows copy one word of their numbers each, for all of them.
+  // Whether the four lanes that have the same rows copy one word of scales and zeros each, and share the four
+  // words.
   static constexpr bool kSharesWords = false;
   static constexpr int kInputs = 2;       // words that a lane has of a token's activations,
-  static constexpr int kNeighbours = 4;   // in runs of so many
+  static constexpr int kNeighbours = 4;   // in runs of this length
   static constexpr int kRowPadding = 16;  // elements, so that a warp's reads of staged tokens hit all banks
   // Whether weights become bf16 by instructions, so that few warps should do it to the same ones.
   static constexpr bool kIsWidened = false;

@@ -14,10 +14,10 @@ namespace outrider::cuda {
 constexpr int kFewRows = 16;                  // more are matmul_wide.cu's
 constexpr int kWideTileRows = 8 * kTileRows;  // weight rows of a block
 
-// Products whose contraction is split over blocks have at most so many rows and tiles of weight rows.
+// Limits of rows, and of tiles of weight rows, of a product whose contraction is split over blocks.
 constexpr int64_t kSplitRows = 128, kSplitTiles = 512;
 constexpr int64_t kSplitCounters = kSplitRows / 64 * kSplitTiles;
-// What such a product leaves in memory; 0 where it is never split.
+// Floats of workspace of such a product; 0 where it is never split.
 constexpr int64_t split_floats(int64_t rows, int64_t n) {
   const int64_t tiles = (n + kTileRows - 1) / kTileRows, most = std::min(rows, kSplitRows);
   const int64_t room = most <= 32 ? 32 : (most + 63) / 64 * 64;
@@ -26,19 +26,19 @@ constexpr int64_t split_floats(int64_t rows, int64_t n) {
 
 struct WideProduct {
   int rows = 0;                 // of a block, of activations
-  bool is_over_blocks = false;  // a block has one slice of the contraction; else all of them
+  bool is_over_blocks = false;  // a block has one slice of the contraction; else all slices
   int64_t blocks = 0;
 };
 
-// Shared memory of a block that keeps 9 to 16 rows of activations whole, k columns of them, beside its 8
-// warps' copies of weights and of their scales, and the parts of a row tile.
+// Shared memory of a block that holds 9 to 16 rows of activations whole (k columns), its 8 warps' copies of
+// weights and scales, and the parts of a row tile.
 constexpr int64_t staged_bytes(WeightType type, int64_t k) {
   const bool is_codes = is_quantized(type);
   const int64_t scales = type == WeightType::kInt4 ? 24 << 10 : is_codes ? 6 << 10 : 0;
   return (48 << 10) + scales + (10 << 10) + kFewRows * 2 * ((k + 63) / 64 * 64 + (is_codes ? 32 : 16));
 }
 
-// Of more rows than this nearly every expert of a mixture is some row's choice.
+// With more rows than this, nearly every expert of a mixture is chosen by some row.
 constexpr int64_t kRowsOfAllExperts = 64;
 
 // Blocks of 128, 64 or 32 rows: those with which the busiest multiprocessor reads least, which is what such

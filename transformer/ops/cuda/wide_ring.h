@@ -46,9 +46,10 @@ struct WideForm {
       kColumns < 4 || (Weights::kIsWidened && kIsTight) || (kHasGroups && kBlocks > 1) ? 2 : 4;
   static constexpr int kChunks = kColumns / kChunk;
   static constexpr int kAhead = !kIsTight ? kSteps : Weights::kIsWidened ? 1 : 2;
-  // Lists of what rows of a mixture chose are there for so few rows only.
+  // The lists of chosen experts exist only for passes with this few rows.
   static constexpr bool kMayChoose = kTokens <= kRowsOfAllExperts;
-  // Of the third level of the stack, which is in registers, where these are short.
+  // How many elements of the stack's third level are in shared memory; the others are in registers, as far as
+  // there are enough.
   static constexpr int kSharedFours = !kHasGroups   ? 0
                                       : kIsTight    ? (Weights::kWords == 1 ? 32 : 20)
                                       : kBlocks > 1 ? kSums / 2
@@ -61,8 +62,8 @@ struct WideForm {
       kStages * kStageWords * size_t{16} + (kStackFloats + kInputFloats) * sizeof(float);
 };
 
-// Where the words of 16 bytes of a token lie: pairs of them change places from token to token, so that the
-// reads of a warp hit all banks.
+// Position of a token's 16-byte word: pairs of words swap places from token to token, so that the reads of a
+// warp hit all banks.
 __device__ __forceinline__ int place_of_word(int token, int word) {
   const int change = token % 2 * 2 + token / 2 % 2;
   return (word / 2 ^ change) * 2 + word % 2;
@@ -97,13 +98,13 @@ struct BlockRing {
     if constexpr (Form::kMayChoose) return a.tile_at(index);
     return index;
   }
-  // Of the slice.
+  // The step of the slice at this index.
   __device__ __forceinline__ int step_at(int index) const {
     if constexpr (Form::kMayChoose) return a.step_at(slice, index);
     return index;
   }
-  // Of row tile t of the block and step i of the stage. Tiles behind the last are copies of it; nobody reads
-  // what becomes of them.
+  // Where row tile t of the block lies for step i of the stage. Tiles behind the last one read the last one
+  // again, and their results are not used.
   __device__ __forceinline__ int64_t place_of(int t, int i) const {
     const int tile = tile_at(first_tile + t < tiles ? first_tile + t : tiles - 1);
     return tile * static_cast<int64_t>(a.slices.steps()) + a.slices.first_step[slice] + step_at(step + i);
@@ -159,7 +160,7 @@ struct BlockRing {
   }
 };
 
-// Operand b of one step, of so many tiles of tokens.
+// Operand b of one step, for kColumns tiles of tokens.
 template <class Weights, int kColumns>
 __device__ __forceinline__ void load_tokens(const uint4* tokens, int step,
                                             uint32_t (&b)[kColumns][Weights::kInputs]) {

@@ -154,7 +154,7 @@ __device__ __forceinline__ uint64_t uniform_bits(const RowInput& in, Purpose pur
   return static_cast<uint64_t>(block.w[1]) << 32 | block.w[0];
 }
 
-// Kernels of these shapes may start early: each waits for its inputs first.
+// Kernels of this shape may start early: each kernel waits for its inputs first.
 inline LaunchShape parts_by_rows(const RowBatch& b, int32_t rows) {
   return {.grid_x = static_cast<unsigned>(b.parts),
           .grid_y = static_cast<unsigned>(rows),

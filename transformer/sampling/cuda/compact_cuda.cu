@@ -109,7 +109,7 @@ __device__ int64_t bits_of(const Share& share, uint32_t unit, uint64_t id_end) {
   return 8 * varint_bytes(count) + static_cast<int64_t>(sum_block(static_cast<uint64_t>(bits)));
 }
 
-// Of the gathered tokens, of which there are `count`.
+// This thread's share of the `count` gathered tokens.
 __device__ __forceinline__ Share share_of_thread(const DrawBatch& b, int32_t r, int32_t count) {
   const uint32_t* entries = entries_of(b, r);
   const int32_t each = (count + kThreads - 1) / kThreads, begin = thread() * each;
@@ -136,8 +136,8 @@ struct UnitSearch {
   __device__ __forceinline__ bool is_over() const { return fits - too_fine <= 1; }
   __device__ __forceinline__ int middle() const { return too_fine + (fits - too_fine) / 2; }
   __device__ __forceinline__ void step(bool middle_fits) { (middle_fits ? fits : too_fine) = middle(); }
-  // Goes to a node of the tree of the next looks: 1 is the first of them; node n is followed by 2 n + 1 where
-  // it fits, else by 2 n.
+  // Goes to a node of the tree of the next candidates: 1 is the root; node n is followed by 2 n + 1 where it
+  // fits, else by 2 n.
   __device__ __forceinline__ void go_to(int node) {
     int depth = 0;
     while (node >> (depth + 1) > 0) ++depth;
@@ -180,7 +180,7 @@ __device__ uint32_t fitting_unit(const uint8_t* looks) {
   return unit_at(search.fits);
 }
 
-// The index-th id of those that are not listed: as many more as there are listed ones before it.
+// The index-th id that is not in the list: index, plus the number of listed ids before it.
 __device__ uint32_t unlisted_id(const uint32_t* ids, int32_t count, uint64_t index) {
   int32_t low = 0, high = count;
   while (low < high) {

@@ -27,7 +27,8 @@ class DeviceDraws {
 
   // The next token of the first `rows` rows.
   void queue_step(int64_t rows, StreamView stream);
-  // What queue_step() queues depends on `rows` alone: it may be captured, before any send(), and repeated.
+  // True if the work of queue_step() depends on `rows` alone: it may be captured, before any send(), and
+  // repeated.
   bool is_plain() const {
     return !inputs_.has_filtered_rows() && inputs_.compact(limits_.rows).count == 0 && !measures_;
   }
@@ -40,9 +41,9 @@ class DeviceDraws {
   // -1: the row was not finite.
   TokenId token(int64_t row, int64_t step) const { return TokenId(drawn(row, step).id); }
   DraftConfidence confidence(int64_t row, int64_t step) const;
-  // What a draw under a rule with q was drawn from.
+  // The distribution from which a token was drawn, under a rule with q.
   void read_q(int64_t row, int64_t step, QRow& q) const;
-  // Where that row lies on the device, if it is dense.
+  // Where that row of q lies on the device, if it is dense.
   DeviceRow device_row(int64_t row, int64_t step) const;
 
  private:

@@ -24,8 +24,8 @@ class DeviceRanking {
   // For each row of a match rule the best `most` tokens, BestTokens::kMost at most, and brings them to the
   // host. Must not come before what was queued earlier is done.
   void queue(std::span<const DrawRow> rows, int32_t most, StreamView stream);
-  // Best first; fewer where there are not so many, none where the row is not finite. Valid once the stream
-  // was waited for, until the next queue().
+  // The best tokens, best first; fewer if the vocabulary has fewer, none where the row is not finite. Valid
+  // once the stream was waited for, until the next queue().
   std::span<const RankedToken> best(int64_t row) const;
 
  private:

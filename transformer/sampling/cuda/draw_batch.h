@@ -13,7 +13,7 @@ enum class KeptQ : int32_t { kNone, kDense, kCompact };
 // Sent by the host; each step leaves what the next one needs.
 struct DrawState {
   int32_t step = 0;           // tokens drawn since it was sent
-  int32_t token = 0;          // the last of them
+  int32_t token = 0;          // the last drawn token
   KeptQ kept = KeptQ::kNone;  // what the token is drawn from; kNone: the best token is taken
   int32_t most_entries = 0;   // compact: a row's
   int64_t budget_bits = 0;    // compact
@@ -46,7 +46,7 @@ struct DrawBatch : RowBatch {
   Drawn* drawn = nullptr;            // [steps, drawn_stride]
   int32_t drawn_stride = 0;
 
-  // Compact rows: a list of them, and what they are made in.
+  // Compact rows: their list and their workspace.
   const int32_t* compact_rows = nullptr;
   int32_t compact_count = 0;
   const RowInput* selections = nullptr;  // [rows]: the cut of a row's ranks

@@ -1,5 +1,6 @@
-// What the host says of rows that draw: filled in pinned memory, sent to device memory that stays where it
-// is, so that a captured graph serves every draft. Planned at start-up; more is refused.
+// The host's description of rows that draw: filled in pinned memory, sent to device memory at fixed
+// addresses, so that a captured graph serves every draft. Sizes are planned at start-up; a larger request is
+// refused.
 #pragma once
 
 #include <span>
@@ -41,7 +42,7 @@ class DrawInputs {
   void set(DrawBatch& batch) const;
 
   bool takes(std::span<const DrawRow> rows) const;
-  // `measured`: somebody asks for RowMoments. Must not come before what was queued earlier is done.
+  // `measured`: RowMoments are wanted. Call only when all work queued earlier is done.
   void send(std::span<const DrawRow> rows, bool measured, StreamView stream);
 
   // The state of a row that was sent.

@@ -50,8 +50,8 @@ __device__ __forceinline__ Search& search_of(const RowBatch& b, const SearchTask
 }
 
 // The search once `bytes` bytes of the key are known, in every thread: the bin in which the wanted prefix
-// ends is the last of them. Every block of a row finds it from what the kernel in front left, and the first
-// one leaves it for the next kernel.
+// ends gives the last of these bytes. Every block of a row computes it from the previous kernel's results,
+// and the first block stores it for the next kernel.
 __device__ __forceinline__ Search search_after(const RowBatch& b, const SearchTask& task, int bytes,
                                                int32_t s) {
   const int32_t r = task.rows[s];

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) noise_part(const RowBatch b) {
   if (thread() == 0) b.part_values[r * kMaxParts + static_cast<int32_t>(blockIdx.x)] = best;
 }
 
-// rows: null for all of them.
+// rows: null for all rows.
 __global__ void __launch_bounds__(kThreads) best_of_parts(const RowBatch b, const int32_t* rows) {
   await_inputs();
   const int32_t r = rows ? rows[blockIdx.x] : static_cast<int32_t>(blockIdx.x);

@@ -7,7 +7,7 @@
 namespace outrider::cuda {
 namespace {
 
-// What a thread holds of a part: whole Philox blocks.
+// The tokens of a part that one thread holds: whole Philox blocks.
 constexpr int kWords = 4, kHeld = kTokensPerThread;
 static_assert(kHeld % kWords == 0 && BestTokens::kMost * kMaxParts <= kHeld * kThreads);
 

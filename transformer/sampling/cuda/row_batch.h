@@ -12,7 +12,7 @@
 namespace outrider::cuda {
 
 // A row's slice of the vocabulary is read in parts of this many tokens, one block of threads each. A row has
-// at most 256 of them: 2^19 tokens, the most whose fixed-point weights fit 64 bits.
+// at most 256 parts: 2^19 tokens, the most whose fixed-point weights fit 64 bits.
 constexpr int kPartTokens = 2048;
 constexpr int kMaxParts = 256;
 
@@ -53,8 +53,8 @@ struct RequestInput {
   int32_t first_bias = 0, biases = 0;   // in RowBatch::biases
 };
 
-// Where a cut is being looked for in a row, most significant byte of the logit's key first: for every number
-// of bytes that are known, so that who reads it is not overtaken by who writes the next one.
+// State of a search for a cut in a row, most significant byte of the logit's key first. There is one state
+// for every number of known bytes, so that a state is not overwritten while it is still read.
 constexpr int kKeyBytes = 4, kKeyBins = 256, kSearchStates = kKeyBytes + 1;
 struct Search {
   uint64_t need = 0;  // what the kept prefix must still reach: mass or count

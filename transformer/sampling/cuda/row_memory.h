@@ -9,7 +9,7 @@ namespace outrider::cuda {
 
 class RowMemory {
  public:
-  // Of rows with so many tokens.
+  // Memory for rows of `width` tokens.
   RowMemory(int64_t rows, int64_t width);
   static int64_t bytes_for(int64_t rows);
   // Where everything will be, and into how many parts a row is cut.

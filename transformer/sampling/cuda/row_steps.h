@@ -1,7 +1,7 @@
-// The steps from raw logits to the tokens that filters leave, and the best of them, in the order in which
-// they are queued. On a vocabulary that is split over ranks collectives stand between them where
-// ShardedVerifier has them; one rank needs none. Rows of a failed request are passed over. Every step is the
-// one of the host, token by token (token_math.h), so the integers are equal.
+// The steps from raw logits to the tokens that filters leave, and to the best tokens, in the order in which
+// they are queued. On a vocabulary that is split over ranks, collectives run between the steps, in the same
+// places as in ShardedVerifier; one rank needs none. Rows of a failed request are skipped. Every step equals
+// the host's, token by token (token_math.h), so the integers are equal.
 #pragma once
 
 #include "base/cuda.h"
