@@ -38,7 +38,8 @@ template <class Archive>
 void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
-  archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences, m.slices,
+  archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model,
+          Capped{m.vocabulary_beginnings, kMostVocabularyBeginnings}, m.max_sequences, m.slices,
           m.head_fingerprint, m.own_drafter, m.kv_blocks, m.state_head, m.state_width, m.successors,
           m.finds_text, m.row_price, m.process);
 }

@@ -22,7 +22,9 @@ bool WorkerPool::keep_early(PeerId peer, Hello& hello) {
 
 Status WorkerPool::check(const Hello& hello, const ModelInfo& target, const Tokenizer* tokenizer) {
   const uint64_t vocabulary = hello.model.vocabulary_fingerprint;
+  const std::vector<uint64_t>& beginnings = hello.vocabulary_beginnings;
   if (vocabulary != 0 && vocabulary != target.vocabulary_fingerprint &&
+      std::find(beginnings.begin(), beginnings.end(), target.vocabulary_fingerprint) == beginnings.end() &&
       !(tokenizer && begins_with_vocabulary(*tokenizer, vocabulary)))
     return invalid_argument(
         fmt::format("the vocabulary of draft model '{}' ({:016x}) differs from that of target '{}' "

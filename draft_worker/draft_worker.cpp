@@ -25,6 +25,7 @@ Status say_hello(Transport& transport, const DraftWorkerOptions& options) {
   return transport.send(kCoordinatorPeer, Hello{.role = Role::kDraft,
                                                 .generation = options.generation,
                                                 .model = options.info,
+                                                .vocabulary_beginnings = options.vocabulary_beginnings,
                                                 .max_sequences = options.max_sequences,
                                                 .head_fingerprint = options.head_fingerprint,
                                                 .state_head = options.state_head,

@@ -16,6 +16,7 @@ namespace outrider {
 
 struct DraftWorkerOptions {
   ModelInfo info;  // for Hello
+  std::vector<uint64_t> vocabulary_beginnings = {};  // for Hello
   Generation generation{1};
   int32_t max_sequences = 16;
   int64_t vocab_size = MessageLimits{}.vocab_size;  // of the target, for a worker that has joined already

@@ -175,6 +175,7 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
 
 Result<Preparation> prepare(const RoleSettings& settings) {
   const ModelSettings& models = settings.models;
+  if (p.tokenizer) p.vocabulary_beginnings = vocabulary_beginnings(*p.tokenizer, kMostVocabularyBeginnings);
   RETURN_IF_ERROR(check_settings(settings));
   RETURN_IF_ERROR(check_device(models.device).status());
   RETURN_IF_ERROR(pin_isa(models.isa));

@@ -21,6 +21,7 @@ struct Preparation {
   uint64_t state_head = 0;           // the head's fingerprint, the same on all machines: Hello::state_head
   std::unique_ptr<Tokenizer> tokenizer;
   ModelInfo target_info, draft_info;  // for Hello; an n-gram drafter has a draft_info too
+  std::vector<uint64_t> vocabulary_beginnings;  // for Hello, of a draft worker that joins
   int64_t max_model_len = 0;
   std::vector<std::string> warnings;  // to be printed once, by one process
 };

@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 19;
+constexpr uint32_t kProtocolVersion = 20;
 
 enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 
@@ -39,6 +39,7 @@ struct SliceDoors {
 };
 
 constexpr float kUnknownPrice = -1;
+constexpr size_t kMostVocabularyBeginnings = 1024;
 
 // First message of a worker, sent again after every reconnect. The version stays the first field, so that the
 // Hello of another version can be decoded that far and refused with a reason.
@@ -47,7 +48,10 @@ struct Hello {
   Role role = Role::kDraft;
   Generation generation;  // new for every life of the worker
   ModelInfo model;
-  int32_t max_sequences = 0;      // limit of open sequences
+  // Of a draft worker: the fingerprints of its id -> string table without the last token, without the last
+  // two, and so on. A target that lacks the last tokens of the draft model finds its own fingerprint here.
+  std::vector<uint64_t> vocabulary_beginnings;
+  int32_t max_sequences = 0;      // how many it can hold at once
   SliceDoors slices;              // of a target group
   uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
   uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint

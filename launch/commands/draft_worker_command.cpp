@@ -97,6 +97,7 @@ class JoinedWorker {
     ASSIGN_OR_RETURN(const auto transport, make_zmq_client(settings_.connect, zmq_));
     DraftWorkerOptions options{
         .info = prepared_.draft_info,
+        .vocabulary_beginnings = prepared_.vocabulary_beginnings,
         .generation = new_generation(),
         .max_sequences = settings_.run.models.max_num_seqs,
         .head_fingerprint = head_ ? head_->fingerprint() : 0,

@@ -133,8 +133,9 @@ class RandomMessages {
   void fill(SliceDoor& m) { fill_all(m.endpoint, m.gpu); }
   void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) {
-    fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices, m.head_fingerprint, m.own_drafter,
-             m.kv_blocks, m.state_head, m.state_width, m.successors, m.finds_text);
+    fill_all(m.role, m.generation, m.model, m.vocabulary_beginnings, m.max_sequences, m.slices,
+             m.head_fingerprint, m.own_drafter, m.kv_blocks, m.state_head, m.state_width, m.successors,
+             m.finds_text);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);

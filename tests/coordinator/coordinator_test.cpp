@@ -86,13 +86,14 @@ class CoordinatorLoop : public ::testing::Test {
   }
 
   // After `drafts` drafts its end is destroyed without a word.
-  void add_worker(int drafts = 1'000'000, uint64_t fingerprint = 7) {
-    threads_.emplace_back([this, end = hub_->connect(), drafts, fingerprint]() mutable {
+  void add_worker(int drafts = 1'000'000, uint64_t fingerprint = 7, std::vector<uint64_t> beginnings = {}) {
+    threads_.emplace_back([this, end = hub_->connect(), drafts, fingerprint, beginnings]() mutable {
       std::mt19937_64 random(11);
       ToyWorker worker(0.8, &random, vocabulary_);
       const Hello hello{.role = Role::kDraft,
                         .generation = Generation(2),
                         .model = toy_model_info(fingerprint, vocabulary_),
+                        .vocabulary_beginnings = beginnings,
                         .max_sequences = 32};
       if (!end->send(kCoordinatorPeer, hello).ok()) return;
       while (auto incoming = end->receive(Clock::now() + std::chrono::seconds(20))) {
@@ -337,7 +338,19 @@ TEST_F(CoordinatorLoop, TheBeginningOfTheVocabularyIsEnough) {
   EXPECT_EQ(ids_[id], plain(1));
 }
 
-// A JSONL run works this way: the callback of a finished request submits the next line.
+// And a draft model may have tokens that the target lacks.
+TEST_F(CoordinatorLoop, TokensBeyondTheVocabularyOfTheTargetDoNotMatter) {
+  start();
+  add_target();
+  add_worker(1'000'000, 8, {5, 7});
+  ASSERT_TRUE(coordinator_->wait_for_peers(1, Clock::now() + std::chrono::seconds(20)).ok());
+  EXPECT_EQ(coordinator_->totals().hellos_refused, 0);
+  const SequenceId id = coordinator_->submit(request(1));
+  ASSERT_TRUE(coordinator_->run().ok());
+  EXPECT_EQ(ids_[id], plain(1));
+}
+
+// What a JSONL run does: the next line is submitted when one finishes.
 TEST_F(CoordinatorLoop, CallbacksMaySubmitAndCancel) {
   int left = 5;
   std::map<FinishReason, int> reasons;

@@ -43,4 +43,15 @@ bool begins_with_vocabulary(const Tokenizer& tokenizer, uint64_t fingerprint) {
   return false;
 }
 
+std::vector<uint64_t> vocabulary_beginnings(const Tokenizer& tokenizer, size_t most) {
+  std::vector<uint64_t> all{0};
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (const std::string_view token = tokenizer.token(TokenId(id)); !token.empty())
+      all.push_back(extend_vocabulary_hash(all.back(), TokenId(id), token));
+  all.pop_back();  // of the whole table
+  std::vector<uint64_t> last;
+  for (size_t i = all.size(); i > 1 && last.size() < most; --i) last.push_back(all[i - 1]);
+  return last;
+}
+
 }  // namespace outrider

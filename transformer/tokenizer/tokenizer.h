@@ -59,6 +59,8 @@ Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft);
 // Whether the first ids of the tokenizer's table, up to some id, have this fingerprint. A model with the
 // shorter vocabulary then uses the same ids for the same tokens, and lacks the later ids.
 bool begins_with_vocabulary(const Tokenizer& tokenizer, uint64_t fingerprint);
+// The fingerprints of the table without its last token, without its last two, and so on: at most so many.
+std::vector<uint64_t> vocabulary_beginnings(const Tokenizer& tokenizer, size_t most);
 
 // Turns ids into text as they come: emits only whole UTF-8 sequences and equals decode() of all ids at the
 // end.

@@ -41,6 +41,16 @@ TEST(SameVocabulary, AcceptsALongerTailEitherWay) {
   EXPECT_FALSE(begins_with_vocabulary(*make({{3, "<s>"}, {4, "<x>"}}), make({{3, "<t>"}})->fingerprint()));
 }
 
+TEST(SameVocabulary, KnowsTheFingerprintsOfItsBeginnings) {
+  const auto longer = make({{3, "<s>"}, {7, "<x>"}, {9, "<y>"}});
+  const auto three = make({{3, "<s>"}}), four = make({{3, "<s>"}, {7, "<x>"}}), none = make({});
+  EXPECT_EQ(vocabulary_beginnings(*longer, 2),
+            (std::vector<uint64_t>{four->fingerprint(), three->fingerprint()}));
+  const auto all = vocabulary_beginnings(*longer, 100);
+  ASSERT_EQ(all.size(), 5u);  // the empty table is no beginning: it would fit every target
+  EXPECT_EQ(all[2], none->fingerprint());
+}
+
 TEST(SameVocabulary, RefusesAHoleBelowTheTail) {
   const auto full = make({{3, "<s>"}, {4, "<x>"}}), holed = make({{4, "<x>"}});
   const Status status = check_same_vocabulary(*full, *holed);
