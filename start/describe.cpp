@@ -49,7 +49,9 @@ Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,
   const uint64_t numerics = fingerprint_of_text(
       fmt::format("{} {} {} {} {} {}", isa_name(), models.weight_format, models.activation_format,
                   models.kv_dtype, on_host ? "cpu" : "cuda", speculation.synthetic_acceptance));
-  ASSIGN_OR_RETURN(const uint64_t model, fingerprint_of_model(models.model, numerics));
+  ASSIGN_OR_RETURN(const uint64_t model,
+                   whole_fingerprint_of_model(models.model, numerics,
+                                              models.threads > 0 ? models.threads : usable_cores()));
   return RequestFingerprints(model);
 }
 

@@ -17,7 +17,7 @@ RequestModel request_model(const ModelSettings& models, const SpeculationSetting
 // For RequestModel::grammars, of --grammar-library. `prepared` outlives it.
 Result<std::unique_ptr<GrammarCompiler>> make_grammars(const Preparation& prepared,
                                                        const std::vector<std::string>& libraries);
-// An error: the target's files cannot be read.
+// Reads all weights of the target. An error: its files cannot be read.
 Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,
                                                  const SpeculationSettings& speculation);
 RunDescription describe_run(const ClusterSettings& settings, const Preparation& prepared);

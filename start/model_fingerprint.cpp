@@ -20,13 +20,7 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kSampledBytes = 256;      // at either end of a tensor
-constexpr size_t kGgufKeysSampled = 4096;  // they replace config.json and come first
 constexpr size_t kChunkBytes = size_t{4} << 20;
-
-uint64_t add(uint64_t hash, std::span<const std::byte> bytes) {
-  return hash_bytes(hash, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-}
 
 uint64_t hash_of_file(uint64_t salt, const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -65,23 +59,6 @@ uint64_t sum_of(const std::vector<Chunk>& chunks, size_t part, size_t parts, int
 }
 
 }  // namespace
-
-Result<uint64_t> fingerprint_of_model(const std::filesystem::path& directory, uint64_t salt) {
-  if (is_gguf_path(directory)) {
-    ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(directory));
-    salt = add(salt, file.bytes().first(std::min<size_t>(file.bytes().size(), kGgufKeysSampled)));
-  }
-  uint64_t hash = hash_of_file(salt, directory / "config.json");
-  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
-  for (const std::string_view name : files.names()) {
-    const TensorInfo& tensor = *files.find(name);
-    hash = add_shape(hash_bytes(hash, name), tensor);
-    const size_t sampled = std::min(tensor.data.size(), kSampledBytes);
-    hash = add(hash, tensor.data.first(sampled));
-    hash = add(hash, tensor.data.last(sampled));
-  }
-  return hash;
-}
 
 Result<uint64_t> fingerprint_of_shapes(const std::filesystem::path& directory) {
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));

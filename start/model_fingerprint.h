@@ -8,11 +8,7 @@
 
 namespace outrider {
 
-// Covers config.json, and every tensor's name, type, shape, first and last bytes. Identifies the model of a
-// drafter or of results without reading all weights. `salt`: everything else that decides the bits.
-Result<uint64_t> fingerprint_of_model(const std::filesystem::path& directory, uint64_t salt);
-
-// Covers the names, types and shapes of all tensors, which determine the sizes of buffers.
+// The names, types and shapes of all tensors: what the sizes of buffers follow from.
 Result<uint64_t> fingerprint_of_shapes(const std::filesystem::path& directory);
 // Covers config.json; of a GGUF file 0, because its configuration is a part of weights_sum().
 uint64_t fingerprint_of_config(const std::filesystem::path& directory);
@@ -26,7 +22,7 @@ Result<uint64_t> identity_of_weights(const std::filesystem::path& directory);
 // the pages.
 Result<uint64_t> weights_sum(const std::filesystem::path& directory, int part, int parts, int threads);
 
-// Covers every byte of the weights, config.json and `salt`.
+// Covers every byte of the weights, config.json and `salt`, which holds what else decides the bits.
 Result<uint64_t> whole_fingerprint_of_model(const std::filesystem::path& directory, uint64_t salt,
                                             int threads);
 

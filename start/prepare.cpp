@@ -81,8 +81,14 @@ Result<std::unique_ptr<Tokenizer>> read_tokenizer(const std::string& flag, const
   return tokenizer;
 }
 
-// Reads the drafter: --draft-model, or a drafter that uses the text alone. Reduces p.max_model_len to its
-// limit. Null: the drafter has no vocabulary of its own.
+// Covers every byte of the draft model, as the drafts do.
+Result<uint64_t> fingerprint_of_drafter(const ModelSettings& models, uint64_t salt) {
+  return whole_fingerprint_of_model(models.draft_model, salt,
+                                    models.threads > 0 ? models.threads : usable_cores());
+}
+
+// What drafts: --draft-model, or a drafter that looks at text alone. Texts get no longer than
+// p.max_model_len. Null: the drafter has no vocabulary of its own.
 Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Preparation& p) {
   p.draft_info = {.name = models.drafter,
                   .vocab_size = 0,
@@ -102,7 +108,7 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
   ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", models.draft_model));
   const uint64_t numerics = fingerprint_of_text(fmt::format(
       "{} {} {} {}", isa_name(), models.draft_weight_format, models.activation_format, models.kv_dtype));
-  ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_model(models.draft_model, numerics));
+  ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_drafter(models, numerics));
   p.draft_info.name = display_name(models.draft_model);
   if (models.drafts_from_both()) {
     p.draft_info.fingerprint =
@@ -124,10 +130,10 @@ Status read_head(const ModelSettings& models, Preparation& p) {
   p.head = std::move(head).value();
   const uint64_t numerics =
       fingerprint_of_text(fmt::format("{} {} {}", isa_name(), models.draft_weight_format, models.drafter));
-  auto fingerprint = fingerprint_of_model(models.draft_model, numerics);
+  auto fingerprint = fingerprint_of_drafter(models, numerics);
   if (!fingerprint.ok()) return fingerprint.status().in(flag);
   p.draft_info.fingerprint = std::max<uint64_t>(1, *fingerprint);
-  const auto of_files = fingerprint_of_model(models.draft_model, fingerprint_of_text(models.drafter));
+  const auto of_files = fingerprint_of_drafter(models, fingerprint_of_text(models.drafter));
   if (!of_files.ok()) return of_files.status().in(flag);
   p.state_head = std::max<uint64_t>(1, *of_files);
   p.draft_info.vocab_size = static_cast<int32_t>(p.target.vocab_size);
@@ -169,13 +175,13 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
                     : models.uses_draft_model() ? int64_t{kDefaultMaxModelLen}
                                                 : kNgramContext;
   ASSIGN_OR_RETURN(p.tokenizer, read_drafter(models, p));
+  if (p.tokenizer) p.vocabulary_beginnings = vocabulary_beginnings(*p.tokenizer, kMostVocabularyBeginnings);
   if (p.draft) p.max_model_len = std::min(p.max_model_len, p.draft->max_position_embeddings);
   return p;
 }
 
 Result<Preparation> prepare(const RoleSettings& settings) {
   const ModelSettings& models = settings.models;
-  if (p.tokenizer) p.vocabulary_beginnings = vocabulary_beginnings(*p.tokenizer, kMostVocabularyBeginnings);
   RETURN_IF_ERROR(check_settings(settings));
   RETURN_IF_ERROR(check_device(models.device).status());
   RETURN_IF_ERROR(pin_isa(models.isa));

@@ -157,7 +157,13 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   std::vector<PromptRequest> requests = std::move(asked).value();
   if (!cluster.quiet)
     for (const std::string& note : notes) tell_error(note);
-  ASSIGN_OR_RETURN(const auto fingerprint, request_fingerprints(cluster.models, cluster.speculation));
+  // A text that is only shown has no line that a later run could resume from.
+  const bool is_only_shown =
+      options.request.prompt && options.files.output.empty() && options.files.resume.empty();
+  RequestFingerprints fingerprint(0);
+  if (!is_only_shown) {
+    ASSIGN_OR_RETURN(fingerprint, request_fingerprints(cluster.models, cluster.speculation));
+  }
   for (size_t i = 0; i < requests.size(); ++i) {
     uint64_t& own = requests[i].fingerprint = fingerprint(requests[i]);
     if (!requests[i].follows) continue;  // the fingerprint of a later turn depends on the answers before it

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "start/describe.h"
 #include "start/model_fingerprint.h"
 #include "tests/support/test_models.h"
 
@@ -149,6 +150,25 @@ TEST(WholeFingerprintTest, SeesEveryByteAndIsTheSameForEveryShareOfTheWork) {
   EXPECT_NE(whole_fingerprint_of_model(broken, 1, 2).value(),
             whole_fingerprint_of_model(golden_model("qwen3"), 1, 2).value());
   EXPECT_EQ(fingerprint_of_shapes(broken).value(), fingerprint_of_shapes(golden_model("qwen3")).value());
+}
+
+// Some bytes amid a tensor make another model: its results are not resumed, and its drafts are another's.
+TEST(WholeFingerprintTest, OfDraftersAndResultsReadsTheMiddleOfTensors) {
+  const TemporaryDirectory dir;
+  const auto other = dir.copy(demo("draft"), "other");
+  break_off(other, 64);
+  ModelSettings one, two;
+  one.model = demo("draft").string();
+  two.model = other.string();
+  PromptRequest asked;
+  EXPECT_NE(request_fingerprints(one, {}).value()(asked), request_fingerprints(two, {}).value()(asked));
+  const auto drafter = [](const std::filesystem::path& draft) {
+    RoleSettings settings;
+    settings.models.draft_model = draft.string();
+    return prepare_drafter(settings).value().draft_info.fingerprint;
+  };
+  EXPECT_NE(drafter(demo("draft")), drafter(other));
+  EXPECT_EQ(drafter(demo("draft")), drafter(demo("draft")));
 }
 
 }  // namespace
