@@ -4,6 +4,7 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <random>
 
@@ -418,6 +419,8 @@ Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Prepara
                                       std::vector<std::string> api_keys, const ResponseCounts& responses,
                                       Engine& engine) {
   ASSIGN_OR_RETURN(auto grammars, make_grammars(prepared, options.grammar_library));
+  if (const auto library = grammars->library_file(); library.ok() && !options.cluster.quiet)
+    std::fprintf(stderr, "outrider: structured output uses %s\n", library->c_str());
   return std::unique_ptr<Api>(std::make_unique<ServedApi>(
       options, prepared, std::move(chat), std::move(grammars), std::move(api_keys), responses, engine));
 }
