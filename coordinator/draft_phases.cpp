@@ -142,9 +142,12 @@ void DraftPhases::observe_shadow(const ShadowDrafting& shadow, double pass) {
   if (is_measured()) {
     const double surely = shadow_watch_.believed(std::max(0.0, exchange - shadow.tokens * pass),
                                                  std::max(exchange_, kNoExchange * pass));
-    const double change =
+    double change =
         kShadowWeight * (std::min(0.0, exchange - exchange_) + std::max(0.0, surely - exchange_));
+    // It confirms or corrects a first draft that was doubted: the shorter exchange of both holds.
+    if (is_single()) change = std::min(0.0, exchange - exchange_);
     exchange_ += change;
+    is_confirmed_ = true;
     const double share = std::min(1.0, token / std::max(1e-12, cost().per_step));
     sums_.ld *= share;
     sums_.md *= share;

@@ -55,8 +55,8 @@ class DraftPhases {
   bool is_measured() const { return phases_ > 0; }
   bool is_known() const { return phases_ + shadows_ > 0; }
   bool tells_token() const { return is_measured() || shadow_told_token_; }  // the cost of a token is known
-  // Whether there is only one measurement.
-  bool is_single() const { return phases_ + shadows_ == 1; }
+  // Whether there is only one measurement: neither a second draft nor a probe draft after the first one.
+  bool is_single() const { return phases_ + shadows_ == 1 && !is_confirmed_; }
 
   int64_t phases() const { return phases_; }
   double mean_token() const { return busy_ / drafted_; }
@@ -89,6 +89,7 @@ class DraftPhases {
   double exchange_ = 0, shadow_exchange_ = 0, shadow_waits_ = 0, shadow_reading_ = 0;
   int32_t shadow_tokens_ = 0;
   bool shadow_told_token_ = false;  // the cost of a token is known as an upper bound
+  bool is_confirmed_ = false;       // a probe draft came after the first draft
   int64_t phases_ = 0, shadows_ = 0;
   double drafted_ = 0, busy_ = 0, exchanged_ = 0;  // over all phases
 };

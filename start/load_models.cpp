@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
+#include <span>
 
 #include "base/program/progress.h"
 #include "coordinator/held_up.h"
@@ -49,9 +50,9 @@ int target_ranks(const ModelSettings& models) {
 float warm_up(Model& model, Collectives& group) {
   using Nanoseconds = uint64_t;
   constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
-  constexpr size_t kManyRows = 5;  // a usual draft and one more
+  constexpr size_t kFewRows = 2, kManyRows = 5;  // of a draft of one token, and of a usual draft
   constexpr size_t kTurns = 10;
-  constexpr Nanoseconds kEnough = 20'000'000;      // a longer pass varies little: one turn will do
+  constexpr Nanoseconds kEnough = 20'000'000;      // a longer pass varies little: two turns will do
   constexpr Nanoseconds kTooLong = 2'000'000'000;  // after such a pass no further one is timed
   const std::vector<TokenId> tokens(kManyRows, TokenId(0));
   const KvHandle sequence = model.kv().create();
@@ -67,19 +68,25 @@ float warm_up(Model& model, Collectives& group) {
     model.kv().truncate(sequence, 0);
     return slowest;
   };
-  std::array<double, kTurns> ratios{};
+  std::array<double, kTurns> few_ratios{}, many_ratios{};
   size_t turns = 0;
   const bool has_room = model.max_positions() >= int64_t{kManyRows};
   for (Nanoseconds last = has_room ? pass(kManyRows) : kFailed; last < kTooLong && turns < kTurns;) {
-    const Nanoseconds one = pass(1), many = pass(kManyRows);
-    if (one == kFailed || many == kFailed) break;
-    ratios[turns++] = static_cast<double>(many) / static_cast<double>(one);
-    last = one > kEnough ? kTooLong : many;
+    const Nanoseconds one = pass(1), few = pass(kFewRows), many = pass(kManyRows);
+    if (one == kFailed || few == kFailed || many == kFailed) break;
+    few_ratios[turns] = static_cast<double>(few) / static_cast<double>(one);
+    many_ratios[turns++] = static_cast<double>(many) / static_cast<double>(one);
+    last = one > kEnough && turns > 1 ? kTooLong : many;
   }
   model.kv().release(sequence);
   if (turns == 0) return kUnknownPrice;
-  const double ratio = lower_median(std::span(ratios).first(turns).last((turns + 1) / 2));
-  return static_cast<float>(std::max(0.0, (ratio - 1) / (kManyRows - 1)));
+  const auto price = [turns](std::span<double> ratios, size_t rows) {
+    const double ratio = lower_median(ratios.first(turns).last((turns + 1) / 2));
+    return std::max(0.0, (ratio - 1) / static_cast<double>(rows - 1));
+  };
+  // Costs of rows are no line: on a CPU the second row is cheap and the fifth dear, a mixture of experts is
+  // the other way round. The lower price lets the policy try drafts, and the passes that follow correct it.
+  return static_cast<float>(std::min(price(few_ratios, kFewRows), price(many_ratios, kManyRows)));
 }
 
 Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation& prepared,
