@@ -40,8 +40,9 @@ void Coordinator::cancel(SequenceId id) { handle(Cancel{id}); }
 void Coordinator::note_absence() {
   const auto missed = absence_.look(now());
   if (missed == Clock::duration(0)) return;
-  spdlog::warn("the coordinator was away for {} s: deadlines move",
-               std::chrono::duration_cast<std::chrono::seconds>(missed + Absence::kLongestTurn).count());
+  spdlog::warn(
+      "no event was handled for {} s (a long pass on this thread, or a stopped process); deadlines move",
+      std::chrono::duration_cast<std::chrono::seconds>(missed + Absence::kLongestTurn).count());
   membership_.move(missed);
   inbox_.push_back(Away{missed});
 }

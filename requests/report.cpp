@@ -112,7 +112,7 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
   if (run.speculates && empty_drafts > 0)
     out += fmt::format(
         "nothing was drafted: {} drafts had no token, as from a drafter whose logits are no numbers "
-        "(OUTRIDER_LOG=debug tells), or that finds nothing in the text\n",
+        "(see OUTRIDER_LOG=debug), or that finds nothing in the text\n",
         empty_drafts);
   else if (run.speculates && r.drafted == 0 && totals.workers_joined == 0)
     out += "nothing was drafted: no draft worker joined\n";

@@ -173,7 +173,7 @@ void write_pace(const EngineNumbers& numbers, const MetricsContext& context, Wri
             pace.tokens_per_target_pass);
   out.begin(
       "recent_speedup", "gauge",
-      "Speed against plain decoding of the same batch as the cost model knows it; 0 where nobody drafts.");
+      "Speed against plain decoding of the same batch as the cost model knows it; 0 while nothing is drafted.");
   out.sample("recent_speedup", "kind=\"predicted\"", pace.predicted_speedup);
   out.sample("recent_speedup", "kind=\"measured\"", pace.measured_speedup);
 }

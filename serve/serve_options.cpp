@@ -48,8 +48,8 @@ void add_limit_options(CLI::App& app, ServeOptions& o) {
   add("--max-connections", http.connections, 1 << 20,
       "Open connections; where all are taken, the one that was silent longest makes room, or a new one gets "
       "503");
-  add("--max-body-bytes", http.body_bytes, size_t{1} << 30, "Of a request; a longer one gets 413");
-  add("--max-header-bytes", http.header_bytes, size_t{1} << 20, "Of a request; longer ones get 431");
+  add("--max-body-bytes", http.body_bytes, size_t{1} << 30, "Bytes of a request; a longer one gets 413");
+  add("--max-header-bytes", http.header_bytes, size_t{1} << 20, "Bytes of the headers of a request; longer ones get 431");
   add("--max-unsent-bytes", http.unsent_bytes, size_t{1} << 30,
       "Of events that a client does not read; with more it is cut off");
   add("--max-choices", o.api_limits.choices, 1 << 20, "The most that `n` of a request may be");
@@ -79,7 +79,7 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
                  "then, and put a proxy with TLS in front")
       ->group("Server")
       ->capture_default_str();
-  app.add_option("--port", o.port, "0: any that is free; the address is told on standard error")
+  app.add_option("--port", o.port, "0: any that is free; the address is printed on standard error")
       ->check(CLI::Range(0, 65535))
       ->group("Server")
       ->capture_default_str();
@@ -106,7 +106,7 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->delimiter(',')
       ->group("Server");
   app.add_option("--trusted-proxies", o.trusted_proxies,
-                 "Addresses or networks (10.0.0.0/8) of proxies whose X-Forwarded-For says who asks: clients "
+                 "Addresses or networks (10.0.0.0/8) of proxies whose X-Forwarded-For names the client: clients "
                  "behind them take turns, and stand in the access log, by their own addresses")
       ->delimiter(',')
       ->group("Server");
@@ -206,7 +206,7 @@ Result<std::vector<std::string>> read_api_keys(const std::string& file) {
 std::string explain_exposure(const ServeOptions& o) {
   if (is_loopback(o.host) || !o.api_key_file.empty() || !o.api_keys.empty()) return {};
   return fmt::format(
-      "outrider: WARNING: --host {} lets everybody who reaches this machine ask, read the metrics and fill "
+      "outrider: WARNING: --host {} lets every machine that reaches this one send requests, read the metrics and fill "
       "the queue: there is no --api-key-file\n",
       o.host);
 }

@@ -41,7 +41,7 @@ DraftRanks::~DraftRanks() {
   try {
     (void)goes_on(group_, false);
   } catch (const CollectiveError& error) {
-    spdlog::debug("the ranks of a draft worker are not told of its end: {}", error.what());
+    spdlog::debug("the ranks of a draft worker could not be stopped: {}", error.what());
   }
 }
 

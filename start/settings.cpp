@@ -258,7 +258,7 @@ static Status check_joining_targets(const ClusterSettings& settings) {
         settings.models.tensor_parallel_size));
   if (!settings.speculation.synthetic_acceptance.empty())
     return unsupported(
-        "--synthetic-acceptance and --listen-targets: groups that join are not told of it; drop one");
+        "--synthetic-acceptance and --listen-targets: groups that join do not have that flag; drop one");
   return {};
 }
 
@@ -273,7 +273,7 @@ Status check_pool_settings(const ClusterSettings& settings) {
         "auto");
   if (settings.models.drafts_beside_target() && !p.listen.empty())
     return unsupported(
-        fmt::format("--listen and --drafter {}: {} drafts beside the target, and nobody else; drop one{}",
+        fmt::format("--listen and --drafter {}: {} drafts beside the target, and draft workers cannot; drop one{}",
                     settings.models.drafter, settings.models.head() ? "the head" : "it",
                     settings.models.head() ? ", or use --head-place worker or auto" : ""));
   const int waits_for = p.wait_for_draft_workers.value_or(0);

@@ -23,7 +23,7 @@ std::vector<double> ratios(const std::vector<double>& above, const std::vector<d
 std::string interval(const Ratio& ratio) {
   return ratio.has_interval()
              ? fmt::format("95 % interval {:.2f} to {:.2f}, {} turns", ratio.low, ratio.high, ratio.samples)
-             : "one turn, which tells no interval; give more --repetitions";
+             : "one turn gives no interval; give more --repetitions";
 }
 
 std::string tokens(int gamma) { return gamma == 1 ? "1 token" : fmt::format("{} tokens", gamma); }

@@ -62,7 +62,7 @@ Drawn draw(const Lanes& lanes, const Palette& palette) {
     if (panel.lanes.empty()) continue;
     const double top = panel.title.empty() ? 6 : kLanesHead;
     const double bottom = top + kLane * static_cast<double>(panel.lanes.size());
-    std::string svg = open_panel(bottom + kLanesBottom, panel.title + ": who works when");
+    std::string svg = open_panel(bottom + kLanesBottom, panel.title + ": which role works when");
     if (!panel.title.empty()) svg += text_at(4, 14, Anchor::kStart, shortened(panel.title, 48), "title");
     svg += time_axis(s, top - 2, bottom);
     double y = top;

@@ -327,7 +327,7 @@ void add_serve_bench_options(CLI::App& app, ServeBenchOptions& o) {
   add(kLoad, "--turns", o.turns, "Turns at each rate")->check(CLI::Range(1, 1000));
   add(kLoad, "--trace", o.workload.trace,
       "Arrivals and lengths of this file (TIMESTAMP,ContextTokens,GeneratedTokens), scaled to the rate");
-  add(kLoad, "--length-scale", o.workload.length_scale, "Of a trace's lengths")->check(number_in(1e-4, 1e4));
+  add(kLoad, "--length-scale", o.workload.length_scale, "Share of a trace's lengths")->check(number_in(1e-4, 1e4));
   add(kLoad, "--max-prompt-tokens", o.workload.max_prompt_tokens, "Longer prompts are cut; 0: none is");
   add(kLoad, "--max-output-tokens", o.workload.max_output_tokens, "The same of what is generated");
   add(kLoad, "--prompt-tokens", o.workload.prompt_tokens, "Without a trace: of every request")

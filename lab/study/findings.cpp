@@ -16,7 +16,7 @@ namespace {
 std::string interval(const Ratio& ratio, const char* of) {
   return ratio.has_interval()
              ? fmt::format("95 % interval {:.2f} to {:.2f}, {} {}", ratio.low, ratio.high, ratio.samples, of)
-             : "one repeat, which tells no interval";
+             : "one repeat gives no interval";
 }
 
 // Repeat by repeat the mean, over all groups, of what a policy has of the best fixed length.

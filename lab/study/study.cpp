@@ -165,7 +165,7 @@ int run_study(const StudyOptions& options) {
   if (const Status written = write_reports(summary, store.value()); !written.ok())
     return refuse(written, kExitRuntime);
   const int failed = summary.failed();
-  if (failed > 0) fmt::print(stderr, "outrider: {} runs failed; the report tells why\n", failed);
+  if (failed > 0) fmt::print(stderr, "outrider: {} runs failed; the report has the reasons\n", failed);
   return failed > 0 ? kExitRequestFailed : kExitOk;
 }
 

@@ -41,7 +41,7 @@ void conclude_validity(const StudySummary& s, std::vector<Conclusion>& out) {
          "real, the text means nothing.",
          Tone::kWarning});
   if (s.study.repeats == 1)
-    out.push_back({"Every cell ran once: nothing here tells how much figures scatter.", Tone::kWarning});
+    out.push_back({"Every cell ran once, so the scatter of the figures is not known.", Tone::kWarning});
 }
 
 Entry percent(const std::optional<Regret>& regret) {

@@ -146,7 +146,7 @@ report::Section latency_section(const StudySummary& s) {
 }
 
 report::Section occupation_section(const StudySummary& s) {
-  return {"Who works when", "", {lanes_figure(s.panels())}};
+  return {"Which role works when", "", {lanes_figure(s.panels())}};
 }
 
 }  // namespace outrider

@@ -64,7 +64,7 @@ struct CellSummary {
 };
 
 // A share of tokens/s that was lost, with the 95 % interval of the ratio it comes from (base/statistics.h);
-// one repeat tells no interval, nor is there one of the best fixed length against itself.
+// one repeat gives no interval, nor is there one of the best fixed length against itself.
 struct Regret {
   double value = 0, low = 0, high = 0;
   bool has_interval() const { return low < high; }

@@ -241,7 +241,7 @@ struct Prepared {
 
 Result<Prepared> prepare_job(const DraftWorkerSettings& settings, bool warns) {
   if (settings.connect.empty())
-    return invalid_argument("--connect is missing: name the endpoint that `outrider generate --listen` told");
+    return invalid_argument("--connect is missing: name the endpoint that `outrider generate --listen` prints");
   ASSIGN_OR_RETURN(ZmqOptions zmq, joining_options(settings));
   ASSIGN_OR_RETURN(Preparation prepared, prepare_drafter(settings.run));
   if (warns && !settings.run.quiet) tell_warnings(prepared);
@@ -303,17 +303,17 @@ int serve_under_mpirun(const DraftWorkerSettings& settings) {
 
 void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.footer(
-      "Examples, beside `outrider generate --listen ...`, which tells its address:\n"
+      "Examples, beside `outrider generate --listen ...`, which prints its address:\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
       "  mpirun -n 2 outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter suffix\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter eagle3 --draft-model HEAD --model "
       "TARGET\n"
-      "Exit codes: 0 asked to leave or the job ended, 2 refused, cannot work or told what makes no sense, 3 "
+      "Exit codes: 0 asked to leave or the job ended, 2 refused, cannot work or received nonsense, 3 "
       "no "
       "job for --retry-for seconds.");
   RoleSettings& o = s.run;
-  app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it");
+  app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` prints it");
   finds_model(app.add_option("--draft-model,-d", o.models.draft_model,
                              "Draft model: a GGUF file or a directory, with the target's tokenizer"));
   finds_model(app.add_option("--model,-m", o.models.model,

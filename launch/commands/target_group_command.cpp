@@ -151,7 +151,7 @@ class GroupRank {
 Result<Preparation> prepare_group(const TargetGroupSettings& settings, bool leads) {
   if (settings.connect.empty())
     return invalid_argument(
-        "--connect is missing: name the endpoint that the run with --listen-targets told");
+        "--connect is missing: name the endpoint that the run with --listen-targets prints");
   ASSIGN_OR_RETURN(Preparation prepared, prepare(settings.run));
   if (leads) RETURN_IF_ERROR(identify_target(settings.run, prepared));
   return prepared;
@@ -217,7 +217,7 @@ void add_target_group_options(CLI::App& app, TargetGroupSettings& s) {
       "--retry-for seconds.");
   RoleSettings& o = s.run;
   ModelSettings& m = o.models;
-  app.add_option("--connect", s.connect, "Endpoint of the run, as --listen-targets tells it");
+  app.add_option("--connect", s.connect, "Endpoint of the run, as the run with --listen-targets prints it");
   finds_model(app.add_option("-m,--model", m.model, "The target: the model that the run was started with"));
   finds_model(app.add_option(
       "--draft-model,-d", m.draft_model,

@@ -133,7 +133,7 @@ std::string explain_unread_variables(const CLI::App& app, const char* const* env
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string_view nearest = nearest_name(known, name);
     text += fmt::format("outrider: warning: {} is set, but nothing reads it{}\n", variable,
-                        nearest.empty() ? "; --help tells the variables there are"
+                        nearest.empty() ? "; --help=all lists the variables"
                                         : fmt::format("; did you mean {}{}?", kPrefix, nearest));
   }
   return text;

@@ -49,7 +49,7 @@ constexpr CommonOption kCommon[] = {
     {"stop", "end before this text; may be repeated"},
     {"seed", "seed of the text"},
     {"structured-outputs-json", "the text is JSON of this schema, or @FILE"},
-    {"num-speculative-tokens", "draft exactly so many tokens; 0: none; default: as measured"},
+    {"num-speculative-tokens", "tokens of every draft; 0: none; default: chosen by measurement"},
     {"gamma-policy", "how long drafts get; `list` explains the policies"},
     {"speculative-tree", "off, best-first:NODES, sequoia:NODES, auto, or a shape"},
     {"speculative-config", "the drafter as vLLM's JSON"},

@@ -51,24 +51,23 @@ CLI::Option* finds_model(CLI::Option* option) {
 }
 
 void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
-  app.add_option(
-         "--drafter", m.drafter,
-         "Drafts without a model. suffix: what followed where the text's end stood before, in the text and "
-         "in finished outputs; ngram: at the newest such place in the text; recycling: walks through the "
-         "tokens that the target "
-         "ranked best behind each token; lookahead: n-grams that the target makes of a window of tokens "
-         "in its own passes (both of a target on the CPU). With --draft-model DIR, a head "
-         "that reads the target's states: eagle3, eagle (1 and 2), mtp, medusa, hydra, dflash "
-         "(and "
-         "DSpark). model+suffix: the draft model, or suffix in rounds for which more is expected of it. "
-         "layerskip: the target's own first layers, --exit-layer of them")
+  app.add_option("--drafter", m.drafter,
+                 "Drafts without a draft model, or with a draft head. ngram: from the newest place in the "
+                 "text with the same last tokens. suffix: from the longest such places, in the text and "
+                 "in finished outputs. recycling: along the tokens that the target ranked best after each "
+                 "token. lookahead: from n-grams that the target makes in its own passes (recycling and "
+                 "lookahead: targets on the CPU). eagle3, eagle (1 and 2), mtp, medusa, hydra, dflash "
+                 "(and DSpark): a head in --draft-model that reads the target's hidden states. "
+                 "model+suffix: the draft model, or suffix in steps for which it is expected to gain "
+                 "more. layerskip: the target's first layers (--exit-layer). n-grams rarely beat plain "
+                 "decoding on texts that do not repeat")
       ->check(CLI::IsMember({"model", "ngram", "suffix", "recycling", "lookahead", "model+suffix", "eagle3",
                              "eagle", "mtp", "medusa", "hydra", "dflash", "layerskip"}))
       ->group("Models");
-  app.add_option(
-         "--draft-drafter", m.draft_drafter,
-         "Guesses what the draft model draws, from the text alone, so that it reads several tokens in a "
-         "pass: the same drafts, sooner where texts repeat. Used while that is measured to be faster")
+  app.add_option("--draft-drafter", m.draft_drafter,
+                 "Proposes tokens to the draft model from the text alone, so that the draft model "
+                 "prefills several tokens in one pass. The drafts are the same, sooner where texts "
+                 "repeat. It is used while it is measured to be faster")
       ->check(CLI::IsMember({"off", "ngram", "suffix"}))
       ->group("Models")
       ->capture_default_str();
@@ -78,10 +77,9 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
          "window, as wide as they allow")
       ->group("Models")
       ->capture_default_str();
-  app.add_option(
-         "--draft-history-tokens", m.draft_history_tokens,
-         "Tokens of finished outputs that --drafter suffix looks through, in 28 bytes each; the oldest "
-         "are forgotten. 0: a request is looked up in its own text alone")
+  app.add_option("--draft-history-tokens", m.draft_history_tokens,
+                 "Tokens of finished outputs that --drafter suffix searches, in 28 bytes each; the oldest "
+                 "are dropped first. 0: a request is searched in its own text alone")
       ->group("Models")
       ->capture_default_str();
 }
@@ -97,12 +95,11 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
                              "any drafter it is plain decoding"))
       ->group("Models");
   add_text_drafter_options(app, m);
-  app.add_option(
-         "--head-place", m.head_place,
-         "Where a head drafts. target: in the process of the target's leader, right behind its pass; worker: "
-         "at a draft worker, which is sent a row of the target's states for each committed token; auto: both "
-         "hold the head, in their own memory, and the faster place is found out and used. Without a worker "
-         "that is target")
+  app.add_option("--head-place", m.head_place,
+                 "Where a head drafts. target: in the process of the target's leader, right after its "
+                 "pass. worker: at a draft worker, to which the hidden states of each committed token are "
+                 "sent. auto: both hold the head, in their own memory, and the place that is measured to "
+                 "be faster is used; without a worker it is target")
       ->check(CLI::IsMember({"target", "worker", "auto"}))
       ->group("Models")
       ->capture_default_str();
@@ -169,24 +166,22 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
          fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
       ->group("Models")
       ->capture_default_str();
-  app.add_option(
-         "--prefix-caching", m.prefix_caching,
-         "on: what the target computed of a text serves later requests that begin alike, until others "
-         "need its place in the KV cache; no text changes. off: every prompt is computed whole")
+  app.add_option("--prefix-caching", m.prefix_caching,
+                 "on: the KV cache of a prefix serves later requests with the same beginning, until other "
+                 "sequences need the slots. No text changes. off: every prompt is computed whole")
       ->check(CLI::IsMember({"on", "off"}))
       ->group("Models")
       ->capture_default_str();
-  app.add_option(
-         "--kv-cache-tokens", m.kv_cache_tokens,
-         "Tokens that the target's KV cache has room for, over all sequences; no text gets longer. Where "
-         "texts come to need more, the one that came last gives its place up and is read again later; "
-         "no text changes. 0: the longest text for each of --max-num-seqs")
+  app.add_option("--kv-cache-tokens", m.kv_cache_tokens,
+                 "Tokens that the target's KV cache has room for, over all sequences. When texts need "
+                 "more, the newest sequence is preempted and prefilled again later; no text changes. 0: "
+                 "the longest text for each of --max-num-seqs")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--scheduling-policy", m.scheduling_policy,
-                 "Who is next where requests wait. fcfs: as they came; priority: the lowest `priority` of a "
-                 "request first (0 if it does not say), and of equals who came first. Where the KV cache is "
-                 "full, who is last in that order gives its place up")
+                 "Order of waiting requests. fcfs: first come, first served. priority: the lowest "
+                 "`priority` of a request first (0 without one), then first come. Where the KV cache is "
+                 "full, the last sequence in that order is preempted")
       ->check(CLI::IsMember({"fcfs", "priority"}))
       ->group("Models")
       ->capture_default_str();
@@ -219,50 +214,47 @@ void add_pool_options(CLI::App& app, PoolSettings& o) {
       ->group("Draft workers")
       ->capture_default_str();
   app.add_option("--listen", o.listen,
-                 "Let draft workers join and leave while the run goes on: tcp://127.0.0.1:PORT, or * for any "
-                 "port, or ipc://PATH. The address is told on standard error; `outrider draft-worker "
-                 "--connect` goes there. Other addresses than loopback need keys")
+                 "Let draft workers join and leave during the run: tcp://127.0.0.1:PORT, or * for any "
+                 "port, or ipc://PATH. The address is printed on standard error; `outrider draft-worker "
+                 "--connect` takes it. Other addresses than loopback need keys")
       ->group("Draft workers");
   app.add_option("--wait-for-draft-workers", o.wait_for_draft_workers,
-                 "Begin when so many have joined, those of the run itself included (default: just those)")
+                 "Start when this many draft workers have joined, those of the run itself included "
+                 "(default: those)")
       ->group("Draft workers");
-  app.add_option(
-         "--listen-targets", o.listen_targets,
-         "Target groups are programs of their own, `outrider target-group --connect`, that join here, "
-         "up to --data-parallel-size of them; this process loads no target. One that is killed takes "
-         "no request along, and may be started again. Addresses as with --listen")
+  app.add_option("--listen-targets", o.listen_targets,
+                 "Target groups are programs of their own, `outrider target-group --connect`, that join "
+                 "here, up to --data-parallel-size of them; this process loads no target. A request "
+                 "survives the loss of its group, and a group may be started again. Addresses as with "
+                 "--listen")
       ->group("Target groups that join");
   app.add_option("--wait-for-target-groups", o.wait_for_target_groups,
-                 "Begin when so many have joined (default: 1)")
+                 "Start when this many have joined (default: 1)")
       ->group("Target groups that join");
   app.add_option("--target-timeout", o.target_timeout_s,
                  "Seconds that requests wait for a group to join when the last one was lost; then they end "
                  "with an error. 0: they end at once")
       ->group("Target groups that join")
       ->capture_default_str();
-  app.add_option(
-         "--allowed-target-keys", o.allowed_target_keys,
-         "With --curve-secret-key: a file of the public keys of groups that may join, one a line. Who "
-         "holds such a key decides what texts say")
+  app.add_option("--allowed-target-keys", o.allowed_target_keys,
+                 "With --curve-secret-key: a file of the public keys of groups that may join, one a line. "
+                 "A holder of such a key decides what texts say")
       ->group("Target groups that join");
   app.add_option("--curve-secret-key", o.curve_secret_key,
                  "With --listen and --listen-targets: our key file, from `outrider keygen`; workers need its "
                  ".pub as --server-key")
       ->group("Draft workers");
-  app.add_option(
-         "--allowed-keys", o.allowed_keys,
-         "With --listen: a file of the public keys of workers that may join, one a line (or one .pub). It is "
-         "read again when it changes: who is struck from it cannot connect any more, but a connection that "
-         "is "
-         "open stays")
+  app.add_option("--allowed-keys", o.allowed_keys,
+                 "With --listen: a file of the public keys of workers that may join, one a line (or one "
+                 ".pub). It is read again when it changes: a key that is removed cannot connect any more, "
+                 "and open connections stay")
       ->group("Draft workers");
 }
 
 void add_sampling_options(CLI::App& app, RequestParams& o, std::string& generation_config) {
-  app.add_option(
-         "--generation-config", generation_config,
-         "auto: where no flag says how to sample, the target's generation_config.json does; none: the "
-         "defaults told here hold")
+  app.add_option("--generation-config", generation_config,
+                 "auto: where no flag sets how to sample, the target's generation_config.json does, or "
+                 "general.sampling.* of a GGUF file. none: the defaults shown here hold")
       ->check(CLI::IsMember({"none", "auto"}))
       ->group("Requests")
       ->capture_default_str();
@@ -293,7 +285,7 @@ void add_sampling_options(CLI::App& app, RequestParams& o, std::string& generati
 void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string& rule) {
   app.add_option("-g,--num-speculative-tokens,--draft-max,--spec-draft-n-max,--speculative-num-draft-tokens",
                  o.num_speculative_tokens,
-                 "Draft exactly so many tokens a round (policy fixed), in place of --gamma-policy; 0: none")
+                 "Tokens of every draft (policy fixed), in place of --gamma-policy; 0: none")
       ->group("Speculation");
   app.add_option(
          "--gamma-policy", o.gamma_policy,
@@ -313,16 +305,15 @@ void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string&
          "independently), swor, traversal (without replacement)")
       ->group("Speculation")
       ->capture_default_str();
-  app.add_option(
-         "--q-format", o.q_format,
-         "Draft distribution for p/q rules; each form is exact, because the drafter draws from what it "
-         "sends. budget:BYTES: rounded until it fits into so many bytes for each drafted token, the tokens "
-         "that are too unlikely to be listed all alike; dense: every token's weight in 16 bits; "
-         "hidden[:BITS]: the draft model's hidden state in 3 to 7 bits an element, of which the target makes "
-         "every weight with the draft model's output head (in memory in int8 at both ends); at least 4 bits, "
-         "and more where 1 % of a dense row has room; requests with filters, penalties or biases, and drafts "
-         "on CUDA devices, take auto; auto: a budget of 1 % of "
-         "a dense row, and at least 1024")
+  app.add_option("--q-format", o.q_format,
+                 "Draft distribution for p/q rules. Each form is exact, because the drafter draws from "
+                 "what it sends. budget:BYTES: rounded until it fits into that many bytes for each "
+                 "drafted token; tokens too unlikely to be listed share one weight. dense: every token's "
+                 "weight in 16 bits. hidden[:BITS]: the draft model's hidden state in 3 to 7 bits an "
+                 "element, from which the target computes every weight with the draft model's output head "
+                 "(in memory in int8 at both ends), with at least 4 bits, and more where 1 % of a dense "
+                 "row has room; requests with filters, penalties or biases, and drafts on CUDA devices, "
+                 "take auto. auto: a budget of 1 % of a dense row, and at least 1024")
       ->group("Speculation")
       ->capture_default_str();
   add_tree_option(app, o.speculative_tree, "Speculation");

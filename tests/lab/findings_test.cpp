@@ -98,7 +98,7 @@ TEST_F(Findings, OneRepeatProvesNothing) {
   add("fixed:gamma=1", "1", 100, 1);
   add("ewma", "1", 200, 1);
   const auto lines = found();
-  EXPECT_TRUE(contains(lines[0], "one repeat, which tells no interval")) << lines[0];
+  EXPECT_TRUE(contains(lines[0], "one repeat gives no interval")) << lines[0];
   EXPECT_TRUE(lines[0].ends_with("not distinguishable.")) << lines[0];
   EXPECT_EQ(StudySummary().cells.size(), 0u);
   EXPECT_EQ(conclusions_of(StudySummary()).front(), "Nothing was measured yet: no run has succeeded.");

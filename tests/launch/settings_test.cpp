@@ -123,10 +123,9 @@ TEST_F(Settings, AVariableThatNobodyReadsIsTold) {
   EXPECT_EQ(told({{"OUTRIDER_MAX_NUM_SEQ", "4"}}),
             "outrider: warning: OUTRIDER_MAX_NUM_SEQ is set, but nothing reads it; did you mean "
             "OUTRIDER_MAX_NUM_SEQS?\n");
-  EXPECT_EQ(
-      told({{"OUTRIDER_QUANTUM", "4"}}),
-      "outrider: warning: OUTRIDER_QUANTUM is set, but nothing reads it; --help tells the variables there "
-      "are\n");
+  EXPECT_EQ(told({{"OUTRIDER_QUANTUM", "4"}}),
+            "outrider: warning: OUTRIDER_QUANTUM is set, but nothing reads it; --help=all lists the "
+            "variables\n");
   EXPECT_EQ(told({{"OUTRIDER_RETRY_FOR", "4"}, {"OUTRIDER_LOG", "warn"}, {"OUTRIDER_SOURCE_DIR", "/"}}), "")
       << "other commands, the log and our scripts read these";
 }
