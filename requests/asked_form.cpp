@@ -65,18 +65,27 @@ bool is_exact(const ordered_json& value) {
 }
 
 // A bound that is not a double becomes the next double within it, because the library rounds bounds and may
-// go beyond them. From 2^63 on the library never writes a number beyond the bound.
-void narrow_bound(std::string_view key, ordered_json& bound) {
-  if (!bound.is_number_integer() || is_exact(bound)) return;
-  if (bound.is_number_unsigned() && bound.get<uint64_t>() > uint64_t{INT64_MAX}) return;
-  const auto value = bound.get<int64_t>();
+// go beyond them. So does a lower bound of -2^63, which it does not take. From 2^63 on it never writes a
+// number beyond an upper bound, and ignores a lower one, which is refused here.
+Status narrow_bound(std::string_view key, ordered_json& bound) {
+  if (!bound.is_number_integer() || is_exact(bound)) return {};
   const bool is_most = key == "maximum" || key == "exclusiveMaximum";
+  const Status too_high = unsupported(fmt::format(
+      "\"{}\" is beyond the whole numbers of 64 bits with a sign, up to which the grammar library "
+      "holds lower bounds; lower it",
+      key));
+  if (bound.is_number_unsigned() && bound.get<uint64_t>() > uint64_t{INT64_MAX})
+    return is_most ? Status() : too_high;
+  const auto value = bound.get<int64_t>();
   constexpr double kEnd = 0x1p63;
   auto within = static_cast<double>(value);
-  if (within >= kEnd) return;
+  if (within >= kEnd) return is_most ? Status() : too_high;
   if (is_most && static_cast<int64_t>(within) > value) within = std::nextafter(within, -kEnd);
-  if (!is_most && static_cast<int64_t>(within) < value) within = std::nextafter(within, kEnd);
-  if (within < kEnd) bound = static_cast<int64_t>(within);
+  if (!is_most && (static_cast<int64_t>(within) < value || value == INT64_MIN))
+    within = std::nextafter(within, kEnd);
+  if (within >= kEnd) return too_high;
+  bound = static_cast<int64_t>(within);
+  return {};
 }
 
 // Whether a keyword with this value forbids nothing, although the library refuses it.
@@ -109,7 +118,7 @@ Status adapt_schema(ordered_json& schema) {
     } else if (is_one_of(kHoldNamedSchemas, key) && value.is_object()) {
       for (ordered_json& one : value) RETURN_IF_ERROR(adapt_schema(one));
     } else if (is_one_of(kBounds, key)) {
-      narrow_bound(key, value);
+      RETURN_IF_ERROR(narrow_bound(key, value));
     } else if ((key == "const" || key == "enum") && !is_exact(value)) {
       return unsupported(
           fmt::format("\"{}\" has a whole number beyond 2^53, which the grammar library would write as "

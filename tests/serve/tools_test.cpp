@@ -287,6 +287,11 @@ TEST(Structures, SchemasLoseWhatForbidsNothingAndTheLibraryRefuses) {
             R"({"minimum":-9007199254740992,"maximum":9007199254740994})");
   EXPECT_EQ(adapted(R"({"minimum":0,"maximum":18446744073709551615})"),
             R"({"minimum":0,"maximum":18446744073709551615})");
+  EXPECT_EQ(adapted(R"({"minimum":-9223372036854775808,"maximum":9223372036854775807})"),
+            R"({"minimum":-9223372036854774784,"maximum":9223372036854775807})");
+  for (const char* wrong :
+       {R"({"minimum":9223372036854775808})", R"({"exclusiveMinimum":9223372036854775807})"})
+    EXPECT_NE(adapted(wrong).find("64 bits"), std::string::npos) << wrong;
   // Options of its own stand beside the blanks.
   const auto own =
       schema_for_library(ordered_json::parse(R"({"x-guidance":{"coerce_one_of":true}})")).value();
