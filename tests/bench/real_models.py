@@ -3,7 +3,7 @@
 
   launch/models
   tests/bench/real_models.py [--outrider build/release/outrider] [--models models] [--turns 3] [--tokens 128]
-      [--only single,pair] [--peer path/to/llama-bench]
+      [--only single,pair] [--files TEXT] [--tasks code,prose] [--peer path/to/llama-bench]
 
 single: each model alone. Loading (the time until the first token of a prompt of one token, whole process), tokens/s of a
 prompt of 512 tokens and of decoding behind it. With --peer the same file in llama-bench, in turns with ours.
@@ -73,7 +73,7 @@ def peers(options, model):
 def single(options):
     print("| model | loading, s | prompt of 512, tokens/s | llama.cpp | decoding, tokens/s | llama.cpp | ratio |")
     print("|---|---|---|---|---|---|---|")
-    for file in FILES:
+    for file in filter(lambda name: options.files in name, FILES):
         model = options.models / file
         prompt = long_prompt(options, model, 512)
         turns = [{**ours(options, model, prompt), **(peers(options, model) if options.peer else {})}
@@ -91,6 +91,8 @@ def pair(options):
     print("|---|" + "---|" * (len(PLANS) + 1))
     for line in (ROOT / "tests/bench/real_prompts.jsonl").read_text(encoding="utf-8").splitlines():
         asked = json.loads(line)
+        if options.tasks and asked["category"] not in options.tasks.split(","):
+            continue
         rates, texts, accepted = {name: [] for name in PLANS}, set(), 0.0
         for _ in range(options.turns):
             for name, flags in PLANS.items():
@@ -120,6 +122,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2, help="of the peer; ours takes what it finds")
     parser.add_argument("--only", default="single,pair")
+    parser.add_argument("--files", default="", help="of single: only files with this text in their names")
+    parser.add_argument("--tasks", help="of pair: only these, such as code,prose")
     parser.add_argument("--peer", help="llama-bench of llama.cpp, of the same machine")
     options = parser.parse_args()
     missing = [file for file in FILES if not (options.models / file).exists()]
