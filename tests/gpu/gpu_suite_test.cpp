@@ -208,11 +208,21 @@ TEST_F(GpuSuite, AStepWhoseResultIsWrongFails) {
   EXPECT_EQ(outcome.code, 1) << outcome.describe();
   ASSERT_TRUE(results_.is_object()) << outcome.describe();
   EXPECT_EQ(steps([](const auto&) { return true; }), kCorrectness);
-  Names expected{kCorrectness.begin(), kCorrectness.begin() + 6};
-  for (const char* name :
-       {"same_text_trees", "same_text_head_tree", "nccl_between_gpus", "rows_of_q_by_nccl",
-        "rows_of_states_by_nccl", "memory_check", "race_check", "memory_check_wide", "race_check_wide"})
-    expected.emplace_back(name);
+  const Names expected{"same_text_trees",
+                       "same_text_head_tree",
+                       "ops",
+                       "model",
+                       "collectives",
+                       "verification",
+                       "speculation_equals_plain",
+                       "heads",
+                       "nccl_between_gpus",
+                       "rows_of_q_by_nccl",
+                       "rows_of_states_by_nccl",
+                       "memory_check",
+                       "race_check",
+                       "memory_check_wide",
+                       "race_check_wide"};
   EXPECT_EQ(failed(), expected) << outcome.describe();
   for (const auto& step : results_["steps"])
     if (step["name"] == "ops") {
