@@ -96,13 +96,16 @@ Status read_added_tokens(const JsonView& json, TokenizerParts& parts) {
 }
 
 // {"SpecialToken": {"id": "<s>"}} names an entry of "special_tokens", which holds the ids.
-Status read_template_token(const JsonView& piece, const JsonView& special_tokens, std::vector<TokenId>& ids) {
+Status read_template_token(const JsonView& piece, const JsonView& special_tokens,
+                           const Vocabulary& vocabulary, std::vector<TokenId>& ids) {
   ASSIGN_OR_RETURN(const std::string name, piece["SpecialToken"]["id"].string());
   const JsonView listed = special_tokens[name]["ids"];
   RETURN_IF_ERROR(listed.require_array());
   for (size_t i = 0; i < listed.size(); ++i) {
     ASSIGN_OR_RETURN(const int64_t id, listed.at(i).integer());
-    if (id < 0 || id > Vocabulary::kMaxId) return listed.malformed(fmt::format("id {} is out of range", id));
+    if (id < 0 || id >= vocabulary.size())
+      return listed.malformed(
+          fmt::format("id {} is outside the vocabulary of {} tokens", id, vocabulary.size()));
     ids.push_back(TokenId(static_cast<int32_t>(id)));
   }
   return {};
@@ -118,7 +121,8 @@ Status read_template(const JsonView& json, TokenizerParts& parts) {
       if (seen_text) return pieces.unsupported("a template that repeats the text");
       seen_text = true;
     } else {
-      RETURN_IF_ERROR(read_template_token(pieces.at(i), json["special_tokens"], seen_text ? after : before));
+      RETURN_IF_ERROR(read_template_token(pieces.at(i), json["special_tokens"], parts.vocabulary,
+                                          seen_text ? after : before));
     }
   }
   if (!seen_text) return pieces.unsupported("a template without the text");

@@ -129,6 +129,14 @@ const BadCase kCases[] = {
            {"special_tokens", json::object()}};
      },
      kMalformed, "post_processor.special_tokens.<x>.ids"},
+    {"TemplateTokenOutside",
+     [](json& j) {
+       j["post_processor"] = {
+           {"type", "TemplateProcessing"},
+           {"single", {{{"SpecialToken", {{"id", "<x>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+           {"special_tokens", {{"<x>", {{"id", "<x>"}, {"ids", {1000000}}, {"tokens", {"<x>"}}}}}}};
+     },
+     kMalformed, "outside the vocabulary"},
     {"NoDecoder", [](json& j) { j["decoder"] = nullptr; }, kUnsupported, "decoder"},
     {"Decoder",
      [](json& j) {
