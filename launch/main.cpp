@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -110,7 +111,7 @@ int run(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is a write error, told once
   CLI::App app("Distributed speculative decoding: the target model's own text, sooner.", "outrider");
   HelpLength help_length;
-  const std::vector<std::string> words = without_help_forms(argc, argv, help_length);
+  std::vector<std::string> words = without_help_forms(argc, argv, help_length);
   app.formatter(help_formatter(help_width(), help_length));
   app.set_version_flag("--version", version_text, "Version, commit and what is built in");
   app.require_subcommand(1);
@@ -145,7 +146,7 @@ int run(int argc, char** argv) {
   chat->footer(
       "Examples:\n"
       "  outrider chat MODEL.gguf --draft-model DRAFT.gguf\n"
-      "  outrider chat MODEL --system 'Answer in one sentence.' --temperature 0\n"
+      "  outrider chat MODEL 'What is a prime number?' --system 'Answer in one sentence.' --temperature 0\n"
       "  echo 'What is a prime number?' | outrider chat MODEL --quiet\n"
       "Within it /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n"
       "Exit codes: 0 the user left, 1 a message from a pipe was not answered, 2 bad flag or file, 3 a rank "
@@ -236,6 +237,13 @@ int run(int argc, char** argv) {
       "  outrider completion fish | source         # in config.fish");
   app.footer(kGenerateExamples);  // last: commands inherit the footer that is there when they are added
 
+  if (argc > 2 && argv[1] == std::string_view("help")) {
+    const auto commands = app.get_subcommands({});
+    const bool is_known = std::any_of(commands.begin(), commands.end(), [&](const CLI::App* command) {
+      return command->get_name() == words[1];
+    });
+    if (!is_known) words.pop_back();  // --help, which would hide that there is no such command
+  }
   std::vector<const char*> word_pointers;
   for (const std::string& word : words) word_pointers.push_back(word.c_str());
   const int word_count = static_cast<int>(words.size());

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
@@ -23,7 +24,6 @@
 #include "base/program/interrupt.h"
 #include "base/program/temporary_file.h"
 #include "base/threads.h"
-#include "requests/output.h"
 #include "requests/request_builder.h"
 #include "serve/chat_commands.h"
 #include "serve/engine_run.h"
@@ -55,7 +55,11 @@ class Console {
     for (const char* prompt = "> ";; prompt = ". ") {
       const auto line = read_line(prompt);
       if (!line) return std::nullopt;
-      text += *line;
+      if (std::exchange(is_abandoned_, false)) {
+        text.clear();
+        continue;
+      }
+      text += is_terminal_ ? without_escapes(*line) : *line;
       if (!text.ends_with('\\')) return text;
       text.back() = '\n';
     }
@@ -77,7 +81,8 @@ class Console {
         seen = ctrl_c_count;
         if (!is_terminal_) return std::nullopt;
         tell_error("Ctrl-D or /exit leaves");
-        show(prompt);
+        is_abandoned_ = true;  // with the lines before it
+        return std::string();
       }
       if (has_ended_) return buffer_.empty() ? std::nullopt : std::optional(std::exchange(buffer_, {}));
       read_more();
@@ -93,12 +98,29 @@ class Console {
     if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) has_ended_ = true;
   }
 
+  // Keys that move the cursor arrive as escape sequences, for lines cannot be edited here.
+  static std::string without_escapes(const std::string& line) {
+    std::string text;
+    for (size_t at = 0; at < line.size(); ++at) {
+      if (line[at] != '\x1b') {
+        text += line[at];
+        continue;
+      }
+      if (at + 1 < line.size() && (line[at + 1] == '[' || line[at + 1] == 'O')) ++at;
+      while (at + 1 < line.size() && !std::isalpha(static_cast<unsigned char>(line[at + 1])) &&
+             line[at + 1] != '~')
+        ++at;
+      ++at;
+    }
+    return text;
+  }
+
   void show(const char* prompt) const {
     if (is_terminal_) std::fputs(prompt, stderr);
   }
 
   const bool is_terminal_;
-  bool has_ended_ = false;
+  bool has_ended_ = false, is_abandoned_ = false;
   std::string buffer_;
 };
 
@@ -158,7 +180,11 @@ std::string summary_of(const RequestMetrics& metrics) {
 class ChatSession {
  public:
   ChatSession(const ChatSettings& settings, const RequestBuilder& builder, Engine& engine)
-      : params_(settings.request), quiet_(settings.cluster.quiet), builder_(builder), engine_(engine) {
+      : params_(settings.request),
+        quiet_(settings.cluster.quiet),
+        first_message_(settings.first_message),
+        builder_(builder),
+        engine_(engine) {
     set_system(settings.system);
   }
 
@@ -166,8 +192,10 @@ class ChatSession {
   void run() {
     set_thread_role("chat");
     if (console_.is_terminal() && !quiet_) tell_error("/help lists the commands, Ctrl-D leaves");
+    std::string first = first_message_;
     while (!is_over_ && noted_signal() == 0 && std::ferror(stdout) == 0) {
-      const std::optional<std::string> line = console_.message();
+      const std::optional<std::string> line =
+          first.empty() ? console_.message() : std::optional(std::exchange(first, {}));
       if (!line) break;
       const auto command = parse_chat_line(*line);
       const Status done = command.ok() ? obey(*command) : command.status();
@@ -247,7 +275,9 @@ class ChatSession {
   }
 
   Status save(const std::string& file) {
-    RETURN_IF_ERROR(check_overwritten(file, false));
+    if (TemporaryFile::replaces(file))
+      return invalid_argument(
+          fmt::format("/save {}: it exists already; choose another name", printable(file)));
     auto opened = TemporaryFile::create(file);
     if (!opened.ok()) return opened.status().in("/save");
     const std::string text = conversation_json(messages_);
@@ -271,10 +301,10 @@ class ChatSession {
                      builder_.encode(rendered, SpecialTokens::kOmit, RequestBuilder::Names::kFlags));
     const int64_t room = builder_.max_context() - static_cast<int64_t>(prompt.size());
     if (room < 1)
-      return invalid_argument(
-          fmt::format("the conversation has {} tokens and the context {}; /clear begins a new one, and "
-                      "--max-model-len may allow more",
-                      prompt.size(), builder_.max_context()));
+      return invalid_argument(fmt::format(
+          "the conversation has {} tokens and the context {}; /undo takes the last exchange back, "
+          "/clear begins a new one, and --max-model-len may allow more",
+          prompt.size(), builder_.max_context()));
     RequestParams params = params_;
     params.max_tokens = static_cast<int>(std::min<int64_t>(params.max_tokens, room));
     params.seed = hash_combine(params.seed, answers_++);
@@ -314,6 +344,7 @@ class ChatSession {
 
   RequestParams params_;
   const bool quiet_;
+  const std::string first_message_;
   const RequestBuilder& builder_;
   Engine& engine_;
   Console console_;
@@ -371,6 +402,9 @@ void add_chat_options(CLI::App& app, ChatSettings& settings) {
   settings.cluster.models.max_num_seqs = 1;
   add_model_options(app, settings.cluster);
   add_pool_options(app, settings.cluster.pool);
+  app.add_option("-p,--prompt,PROMPT", settings.first_message,
+                 "The first message; the next ones are asked for")
+      ->group("Requests");
   app.add_option("--system", settings.system, "The system message. Default: what the template writes itself")
       ->group("Requests");
   app.add_option("--chat-template", settings.chat_template,

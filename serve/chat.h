@@ -19,6 +19,7 @@ struct ChatSettings {
   std::string generation_config = "auto";
   std::string chat_template;  // a file; empty: the model's own
   std::string system;         // the system message; empty: the template's own
+  std::string first_message;  // asked before the first line is read; empty: none
   RunFiles files;
 };
 

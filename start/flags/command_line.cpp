@@ -102,7 +102,9 @@ void add_config_layer(CLI::App& command, std::string& config_file) {
   for (CLI::Option* option : command.get_options()) {
     if (option != command.get_help_ptr()) option->envname(variable_of(*option));
     option->allow_extra_args(false);  // a flag that may be repeated takes one value each time
-    if (option->get_expected_max() <= 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    // A text behind the command and --prompt are two texts.
+    if (option->get_expected_max() <= 1 && option != command.get_option_no_throw("--prompt"))
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   add_config_file(command, config_file);
   command.get_option("--config")

@@ -1,12 +1,14 @@
 #include "start/flags/options.h"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 
 #include "base/parse_number.h"
 #include "start/flags/model_path.h"
 #include "start/flags/speculative_config.h"
 #include "start/tree_option.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {
@@ -21,20 +23,34 @@ LogitBias parse_biases(const std::vector<std::string>& texts) {
   return biases;
 }
 
+// A file, a pipe, or - for standard input; one line break at the end is left out. Returns what is wrong;
+// empty: nothing.
+std::string read_prompt_file(const std::string& file, std::string& text) {
+  constexpr size_t kMaxBytes = size_t{64} << 20;
+  std::FILE* const stream = file == "-" ? stdin : std::fopen(file.c_str(), "rb");
+  if (!stream) return fmt::format("{}: {}", file, std::strerror(errno));
+  text.clear();
+  char bytes[1 << 16];
+  for (size_t count = 1; count > 0 && text.size() <= kMaxBytes;)
+    text.append(bytes, count = std::fread(bytes, 1, sizeof bytes, stream));
+  const int error = std::ferror(stream) != 0 ? errno : 0;
+  if (stream != stdin) std::fclose(stream);
+  if (error != 0) return fmt::format("{}: {}", file, std::strerror(error));
+  if (text.size() > kMaxBytes) return fmt::format("{}: longer than {} bytes", file, kMaxBytes);
+  if (text.ends_with('\n')) text.pop_back();
+  return text.empty() ? fmt::format("{}: there is no text in it", file) : std::string();
+}
+
 // -p TEXT, @FILE or -. Returns what is wrong; empty: nothing.
 std::string read_prompt(std::string& text) {
-  constexpr size_t kMaxBytes = size_t{64} << 20;
   if (text.starts_with("@@")) {
     text.erase(0, 1);
     return {};
   }
   const bool is_file = text.size() > 1 && text.starts_with("@");
   if (!is_file && text != "-") return {};
-  auto read = read_text_file(is_file ? text.substr(1) : "/dev/stdin", kMaxBytes);
-  if (!read.ok()) return read.status().message();
-  text = std::move(read).value();
-  if (text.ends_with('\n')) text.pop_back();
-  return {};
+  const std::string file = is_file ? text.substr(1) : "-";
+  return read_prompt_file(file, text);
 }
 
 }  // namespace
@@ -388,11 +404,12 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option_function<std::string>(
          "-f,--prompt-file",
          [&r](const std::string& file) {
-           r.prompt = "@" + file;
-           if (const std::string wrong = read_prompt(*r.prompt); !wrong.empty())
-             throw CLI::ValidationError("--prompt-file: " + wrong);
+           if (r.prompt)
+             throw CLI::ValidationError("--prompt-file and --prompt exclude each other; drop one");
+           if (const std::string wrong = read_prompt_file(file, r.prompt.emplace()); !wrong.empty())
+             throw CLI::ValidationError("--prompt-file " + wrong);
          },
-         "A file with the text to continue; one line break at its end is left out")
+         "A file with the text to continue, or - for standard input; one line break at its end is left out")
       ->group("Requests");
   app.add_option("--prompts", o.files.prompts,
                  "A file of requests, one JSON object a line (below), or a published one of Spec-Bench, "

@@ -63,6 +63,7 @@ TEST_F(Chat, CommandsChangeTheConversation) {
   EXPECT_EQ(chat("Then\n/undo\nOnce\n/exit\nnever\n").out.substr(chat("Then\n").out.size()), once + "\n");
   EXPECT_EQ(chat("/system Be brief.\nOnce\n").out, beneath + "\n");
   EXPECT_EQ(chat("Once\n", {"--system", "Be brief."}).out, beneath + "\n");
+  EXPECT_EQ(chat("", {"Once"}).out, once + "\n");
   EXPECT_EQ(chat("On\\\nce\n").out, answer_to({{{"role", "user"}, {"content", "On\nce"}}}) + "\n");
   EXPECT_EQ(chat("//Once\n").out, answer_to({{{"role", "user"}, {"content", "/Once"}}}) + "\n");
 }
@@ -123,6 +124,20 @@ TEST_F(Names, APromptComesFromAFileOrStandardInput) {
   EXPECT_EQ(text({demo_target(), "-f", file}), expected_);
   EXPECT_EQ(text({demo_target(), "-p", "@" + file}), expected_);
   EXPECT_EQ(text({demo_target(), "-p", "-"}, {.input = file}), expected_);
+  EXPECT_EQ(text({demo_target(), "-f", "-"}, {.input = file}), expected_);
+  const Outcome piped = run_program(
+      {"sh", "-c", "echo 'Once upon' | \"$0\" generate \"$1\" -p - -n 8 -q", outrider_path(), demo_target()});
+  EXPECT_EQ(piped.out, expected_) << piped.describe();
+  for (const Arguments& wrong : std::vector<Arguments>{{"one text", "-p", "another"},
+                                                       {"one text", "-f", file},
+                                                       {"-f", dir_.write("empty", "")},
+                                                       {"-f", dir_.path().string()}}) {
+    Arguments arguments{"generate", demo_target()};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    const Outcome run = outrider_program(arguments);
+    EXPECT_EQ(run.code, 2) << run.describe();
+    EXPECT_NE(run.err.find("--prompt"), std::string::npos) << run.err;
+  }
   EXPECT_EQ(text({demo_target(), "-p", "@@x"}), text({demo_target(), "-f", dir_.write("at", "@x")}));
   const Outcome run = outrider_program({"generate", demo_target(), "-p", "@/nonexistent"});
   EXPECT_EQ(run.code, 2);

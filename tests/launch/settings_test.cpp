@@ -173,6 +173,7 @@ TEST(Help, OfACommandIsOneScreenUntilAllIsAskedFor) {
     EXPECT_EQ(outrider_program({command, "--help-all"}).out, all.out);
   }
   EXPECT_EQ(outrider_program({"help"}).out, outrider_program({"--help"}).out);
+  expect_error(outrider_program({"help", "generat"}), {"generat", "did you mean generate?"});
   EXPECT_EQ(outrider_program({"help", "simulate", "run"}).out,
             outrider_program({"simulate", "run", "--help"}).out);
 }
