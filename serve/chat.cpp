@@ -52,8 +52,8 @@ class Console {
   // One message, which may have several lines. Nothing: the input has ended, or a signal ends the program.
   std::optional<std::string> message() {
     std::string text;
-    for (const char* prompt = "> ";; prompt = ". ") {
-      const auto line = read_line(prompt);
+    for (;;) {
+      const auto line = read_line(text.empty() ? "> " : ". ");
       if (!line) return std::nullopt;
       if (std::exchange(is_abandoned_, false)) {
         text.clear();
@@ -381,7 +381,8 @@ Result<int> coordinate(const ChatSettings& settings, const ClusterSettings& clus
                            .on_ready =
                                [&] {
                                  note_first_signal();
-                                 std::signal(SIGINT, count_ctrl_c);
+                                 if (std::signal(SIGINT, count_ctrl_c) == SIG_IGN)
+                                   std::signal(SIGINT, SIG_IGN);  // nohup
                                  thread = start_thread([&session] { session.run(); });
                                },
                            .asked_to_drain = [&] { return session.is_over() || noted_signal() != 0; },
@@ -402,9 +403,8 @@ void add_chat_options(CLI::App& app, ChatSettings& settings) {
   settings.cluster.models.max_num_seqs = 1;
   add_model_options(app, settings.cluster);
   add_pool_options(app, settings.cluster.pool);
-  app.add_option("-p,--prompt,PROMPT", settings.first_message,
-                 "The first message; the next ones are asked for")
-      ->group("Requests");
+  app.add_option("MESSAGE", settings.first_message,
+                 "The first message; further ones are read from the input");
   app.add_option("--system", settings.system, "The system message. Default: what the template writes itself")
       ->group("Requests");
   app.add_option("--chat-template", settings.chat_template,

@@ -1,4 +1,4 @@
-// What a line of a conversation asks for: a message, or a command that begins with a slash.
+// A line of a conversation is a message, or a command that begins with a slash.
 #pragma once
 
 #include <string>

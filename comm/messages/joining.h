@@ -48,7 +48,7 @@ struct Hello {
   Role role = Role::kDraft;
   Generation generation;  // new for every life of the worker
   ModelInfo model;
-  // Of a draft worker: the fingerprints of its id -> string table without the last token, without the last
+  // Sent by a draft worker: fingerprints of its id -> string table without the last token, without the last
   // two, and so on. A target that lacks the last tokens of the draft model finds its own fingerprint here.
   std::vector<uint64_t> vocabulary_beginnings;
   int32_t max_sequences = 0;      // how many it can hold at once

@@ -1,5 +1,5 @@
 // Policies that end a draft when the drafter is in doubt. The rule travels in Propose and is evaluated in
-// draft_worker/stop_rule.h; this file only sets the maximal length.
+// heads/stop_rule.h; this file only sets the maximal length.
 #include "coordinator/gamma/plain_guard.h"
 #include "coordinator/gamma/policies.h"
 

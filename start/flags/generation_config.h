@@ -12,7 +12,7 @@ class App;
 
 namespace outrider {
 
-// Of a GGUF file the keys general.sampling.*, if it has them, stand for that file.
+// For a GGUF file its keys general.sampling.* are read in place of generation_config.json.
 // Where `choice` is `auto`, sets temperature, top_k, top_p, min_p, repetition_penalty and max_tokens
 // (max_new_tokens there) as the file says, where neither flag nor --config file of the command did;
 // "do_sample": false is temperature 0. A model without the file says nothing. Errors name file and key.
