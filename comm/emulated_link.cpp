@@ -25,7 +25,7 @@ bool joins(const Message& message) { return is_one_of<Hello, Welcome>(message); 
 bool leaves(const Message& message) { return is_one_of<Failure, Shutdown>(message); }
 
 bool may_fail(const Message& message) {
-  return is_one_of<Open, Propose, StateRows, Draft, Resync, Heartbeat>(message);
+  return is_one_of<Open, Propose, HiddenStateRows, Draft, Resync, Heartbeat>(message);
 }
 
 class EmulatedLink final : public Transport {

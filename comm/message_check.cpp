@@ -124,9 +124,9 @@ Status check_fields(const Propose& propose, const MessageLimits& limits) {
   return check_fields(propose.tree).in("tree");
 }
 
-Status check_fields(const StateRows& rows, const MessageLimits& limits) {
-  if (limits.state_width == 0) return malformed("came to a worker that reads no states");
-  RETURN_IF_ERROR(within("width", rows.width, limits.state_width, limits.state_width));
+Status check_fields(const HiddenStateRows& rows, const MessageLimits& limits) {
+  if (limits.hidden_state_width == 0) return malformed("came to a worker that reads no states");
+  RETURN_IF_ERROR(within("width", rows.width, limits.hidden_state_width, limits.hidden_state_width));
   const auto count = static_cast<int64_t>(rows.ids.size());
   RETURN_IF_ERROR(within("first", rows.first.value(), 0, limits.max_context));
   RETURN_IF_ERROR(within("the number of ids", count, 1, limits.max_context - rows.first.value()));
@@ -205,14 +205,14 @@ Status check(const Propose& propose, const MessageLimits& limits) {
   return check_fields(propose, limits).in("propose");
 }
 
-Status check(const StateRows& rows, const MessageLimits& limits) {
+Status check(const HiddenStateRows& rows, const MessageLimits& limits) {
   return check_fields(rows, limits).in("state_rows");
 }
 
 Status check_from_job(const Message& message, const MessageLimits& limits) {
   if (const auto* open = std::get_if<Open>(&message)) return check(*open, limits);
   if (const auto* propose = std::get_if<Propose>(&message)) return check(*propose, limits);
-  if (const auto* rows = std::get_if<StateRows>(&message)) return check(*rows, limits);
+  if (const auto* rows = std::get_if<HiddenStateRows>(&message)) return check(*rows, limits);
   if (const auto* welcome = std::get_if<Welcome>(&message)) return check(*welcome);
   if (const auto* rest = std::get_if<Rest>(&message))
     return within("pause_ms", rest->pause_ms, 0, kMostPauseMs).in("rest");
@@ -232,7 +232,7 @@ Status check(const StepPlan& plan, const MessageLimits& limits) {
   for (const PlanEntry& entry : plan.entries)
     RETURN_IF_ERROR(
         check_fields(entry, limits).in(fmt::format("entry of sequence {}", entry.sequence.value())));
-  for (const StateAsk& ask : plan.states) {
+  for (const HiddenStateRequest& ask : plan.hidden_states) {
     const auto name = [&] { return fmt::format("states of sequence {}", ask.sequence.value()); };
     RETURN_IF_ERROR(within("first", ask.first.value(), 0, limits.max_context).in(name()));
     RETURN_IF_ERROR(
@@ -242,7 +242,7 @@ Status check(const StepPlan& plan, const MessageLimits& limits) {
   return {};
 }
 
-Status check(const StateTransfer& transfer, int32_t rows) {
+Status check(const HiddenStateTransfer& transfer, int32_t rows) {
   return within("rows", transfer.rows, 1, rows).in("state_transfer");
 }
 

@@ -20,7 +20,7 @@ namespace outrider {
 struct MessageLimits {
   int64_t vocab_size = std::numeric_limits<int32_t>::max();   // of the target: ids are below it
   int64_t max_context = std::numeric_limits<int32_t>::max();  // positions
-  int64_t state_width = 0;                                    // of StateRows; 0: it takes none
+  int64_t hidden_state_width = 0;                             // of HiddenStateRows; 0: it takes none
 };
 
 // The shortest sparse row of q has room for one token of any vocabulary.
@@ -30,12 +30,12 @@ constexpr int32_t kLeastRowBytes = 16;
 Status check(const Welcome& welcome);
 Status check(const Open& open, const MessageLimits& limits);
 Status check(const Propose& propose, const MessageLimits& limits);
-Status check(const StateRows& rows, const MessageLimits& limits);
+Status check(const HiddenStateRows& rows, const MessageLimits& limits);
 // Checks a message to a draft worker that was admitted, with the check above for its type; types without a
 // check are OK.
 Status check_from_job(const Message& message, const MessageLimits& limits);
 // `rows`: the limit of a transfer.
-Status check(const StateTransfer& transfer, int32_t rows);
+Status check(const HiddenStateTransfer& transfer, int32_t rows);
 
 // Messages to a target rank. A plan is checked on its own here; the rank checks it against its open
 // sequences.

@@ -14,9 +14,9 @@
 namespace outrider {
 
 // The order is the wire's type number: append only.
-using Message =
-    std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft, StepPlan,
-                 StepResult, Resync, QSlice, LinkOffer, QTransfer, StateRows, Rest, StateTransfer>;
+using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft,
+                             StepPlan, StepResult, Resync, QSlice, LinkOffer, QTransfer, HiddenStateRows,
+                             Rest, HiddenStateTransfer>;
 
 constexpr const char* kMessageNames[] = {
     "hello",   "welcome",    "heartbeat",  "failure",    "shutdown",    "open",

@@ -1,11 +1,11 @@
 // Rows of 16-bit numbers sent from one device directly to others: dense draft distributions from a draft
 // worker to each target rank, its range of the vocabulary (QKind::kSlices), and hidden states from a target's
-// leader to a draft worker with a head (StateRows). Each worker and purpose has its own communicator, so its
-// failure affects nothing else. Rank 0 sends, rank 1 + r receives its range of every row. Rows lie in slots
-// of a fixed size. Transfers have the same numbers, 1, 2, ..., at all ends, and complete in this order, so
-// every rank must take part in each transfer; coordinator/protocol.md describes how ranks learn of transfers.
-// A link belongs to one thread. Its functions do not wait for peers: progress is made between calls of
-// state().
+// leader to a draft worker with a head (HiddenStateRows). Each worker and purpose has its own communicator,
+// so its failure affects nothing else. Rank 0 sends, rank 1 + r receives its range of every row. Rows lie in
+// slots of a fixed size. Transfers have the same numbers, 1, 2, ..., at all ends, and complete in this order,
+// so every rank must take part in each transfer; coordinator/protocol.md describes how ranks learn of
+// transfers. A link belongs to one thread. Its functions do not wait for peers: progress is made between
+// calls of state().
 #pragma once
 
 #include <chrono>

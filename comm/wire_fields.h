@@ -40,8 +40,8 @@ void serialize(Archive& archive, Hello& m) {
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model,
           Capped{m.vocabulary_beginnings, kMostVocabularyBeginnings}, m.max_sequences, m.slices,
-          m.head_fingerprint, m.own_drafter, m.kv_blocks, m.state_head, m.state_width, m.successors,
-          m.finds_text, m.row_price, m.process);
+          m.head_fingerprint, m.own_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
+          m.successors, m.finds_text, m.row_price, m.process);
 }
 
 template <class Archive>
@@ -224,7 +224,7 @@ void serialize(Archive& archive, QSlice& m) {
 
 template <class Archive>
 void serialize(Archive& archive, LinkOffer& m) {
-  archive(m.worker, Capped{m.id, archive.limits().string_bytes}, m.states);
+  archive(m.worker, Capped{m.id, archive.limits().string_bytes}, m.hidden_states);
 }
 
 template <class Archive>
@@ -234,13 +234,13 @@ void serialize(Archive& archive, QTransfer& m) {
 }
 
 template <class Archive>
-void serialize(Archive& archive, StateRows& m) {
+void serialize(Archive& archive, HiddenStateRows& m) {
   archive(m.sequence, m.first, Capped{m.ids, archive.limits().ids}, m.width,
           Capped{m.values, archive.limits().frame_bytes / 2}, m.transfer, m.count);
 }
 
 template <class Archive>
-void serialize(Archive& archive, StateTransfer& m) {
+void serialize(Archive& archive, HiddenStateTransfer& m) {
   archive(m.number, m.rows);
 }
 
@@ -250,7 +250,7 @@ void serialize(Archive& archive, PrefixChange& m) {
 }
 
 template <class Archive>
-void serialize(Archive& archive, StateAsk& m) {
+void serialize(Archive& archive, HiddenStateRequest& m) {
   archive(m.sequence, m.first, m.count, m.worker);
 }
 
@@ -258,7 +258,7 @@ template <class Archive>
 void serialize(Archive& archive, StepPlan& m) {
   const uint64_t sequences = archive.limits().sequences;
   archive(m.step, m.state_hash, Capped{m.prefixes, archive.limits().ids}, Capped{m.closes, sequences},
-          Capped{m.opens, sequences}, Capped{m.entries, sequences}, Capped{m.states, sequences});
+          Capped{m.opens, sequences}, Capped{m.entries, sequences}, Capped{m.hidden_states, sequences});
 }
 
 template <class Archive>
@@ -292,7 +292,7 @@ template <class Archive>
 void serialize(Archive& archive, StepResult& m) {
   const uint64_t sequences = archive.limits().sequences;
   archive(m.step, Capped{m.verdicts, sequences}, Capped{m.scores, sequences}, m.forward_ns, m.verify_ns,
-          m.commit_ns, Capped{m.drafts, sequences}, m.draft_ns, Capped{m.states, sequences});
+          m.commit_ns, Capped{m.drafts, sequences}, m.draft_ns, Capped{m.hidden_states, sequences});
 }
 
 template <class Archive>
@@ -302,7 +302,7 @@ void serialize(Archive& archive, Rest& m) {
 
 template <class Archive>
 void serialize(Archive& archive, Resync& m) {
-  archive(m.sequence, m.epoch, m.committed, m.hash, m.state_rows);
+  archive(m.sequence, m.epoch, m.committed, m.hash, m.hidden_state_rows);
 }
 
 }  // namespace outrider

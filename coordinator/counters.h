@@ -125,7 +125,7 @@ constexpr Counter<SliceBytes> kSliceCounters[] = {
      "Bytes of q that went from draft workers to target ranks."},
     {&SliceBytes::link_bytes, "q_slice", "device_to_device_bytes", "q_device_to_device_bytes_total",
      "Bytes of q that went from the device of a draft worker to that of a target rank."},
-    {&SliceBytes::state_link_bytes, "state_rows", "device_to_device_bytes",
+    {&SliceBytes::hidden_state_link_bytes, "state_rows", "device_to_device_bytes",
      "states_device_to_device_bytes_total",
      "Bytes of states that went from the device of a target's leader to that of a draft worker."},
 };

@@ -11,7 +11,7 @@ namespace {
 bool in_vocabulary(int64_t id, int32_t vocab_size) { return id >= 0 && id < vocab_size; }
 
 // The ranks check whether hidden states belong to the drafted tokens.
-bool has_valid_states(const Draft& draft) {
+bool has_valid_hidden_states(const Draft& draft) {
   const auto is_valid = [](const HiddenRow& row) {
     return !row.codes.empty() && std::isnormal(row.scale) && row.scale > 0 && std::isfinite(row.max);
   };
@@ -34,7 +34,7 @@ bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
   const auto& asked_for = expected.q_kinds;
   if (std::none_of(asked_for.begin(), asked_for.end(), [&](QKind kind) { return has_form(draft, kind); }))
     return false;
-  if (draft.q_kind == QKind::kHidden) return has_valid_states(draft);
+  if (draft.q_kind == QKind::kHidden) return has_valid_hidden_states(draft);
   if (draft.q_kind == QKind::kSlices) return draft.q.empty();
   return validate_q_rows(draft.q_kind, draft.q, draft.tree(), expected.vocab_size).ok();
 }

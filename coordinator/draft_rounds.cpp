@@ -289,7 +289,7 @@ void DraftRounds::take(PeerId peer, const Resync& message, RequestTable& request
   if (!found || found->link.peer != peer) return turn.send(peer, Close{message.sequence});
   LiveRequest& live = *found;
   const int32_t held = message.committed.value();
-  live.link.states = std::clamp(message.state_rows, 0, live.link.states);
+  live.link.hidden_states = std::clamp(message.hidden_state_rows, 0, live.link.hidden_states);
   const bool is_prefix =
       held > 0 && held <= live.sequence.committed() && live.sequence.hash_of_first(held) == message.hash;
   if (++live.link.resyncs > kMaxResyncsPerRound) {

@@ -82,7 +82,7 @@ struct DraftLink {
   bool opened = false;
   bool fresh = true;           // no draft came back since Open: it may still be reading the prompt
   int32_t known = 0;           // committed ids sent to it
-  int32_t states = 0;          // StateRows sent to it, from the first token on
+  int32_t hidden_states = 0;   // HiddenStateRows sent to it, from the first token on
   int32_t resyncs = 0;         // of this round; bounded
   TokenSuccessors successors;  // for its next Propose
   std::optional<ShadowDraft> shadow;

@@ -226,8 +226,8 @@ struct EventCounts {
 // target's leader to workers.
 struct SliceBytes {
   int64_t slice_bytes = 0;
-  int64_t link_bytes = 0;        // the part of slice_bytes that goes from device to device
-  int64_t state_link_bytes = 0;  // of rows of states, from device to device
+  int64_t link_bytes = 0;               // the part of slice_bytes that goes from device to device
+  int64_t hidden_state_link_bytes = 0;  // of rows of hidden states, from device to device
 };
 
 struct Totals : EventCounts, SliceBytes {

@@ -127,7 +127,7 @@ void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json
   const auto per_accepted = [&](auto bytes) {
     return share_of(static_cast<double>(bytes), static_cast<double>(rounds.accepted));
   };
-  auto all = static_cast<uint64_t>(totals.slice_bytes + totals.state_link_bytes);
+  auto all = static_cast<uint64_t>(totals.slice_bytes + totals.hidden_state_link_bytes);
   for (size_t kind = 0; kind < TransportStats::kKinds; ++kind) {
     const uint64_t bytes = stats.sent_bytes[kind] + stats.received_bytes[kind];
     all += bytes;
@@ -142,7 +142,7 @@ void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json
   fill_counters(kSliceCounters, totals, past);
   past["q_slice"]["bytes_per_accepted_token"] = per_accepted(totals.slice_bytes);
   if (totals.slice_bytes > 0) out["kinds"]["q_slice"] = past["q_slice"];
-  if (totals.state_link_bytes > 0) out["kinds"]["state_rows"].update(past["state_rows"]);
+  if (totals.hidden_state_link_bytes > 0) out["kinds"]["state_rows"].update(past["state_rows"]);
   out["bytes_per_accepted_token"] = per_accepted(all);
   out["bytes_per_emitted_token"] = share_of(static_cast<double>(all), static_cast<double>(rounds.emitted));
   fill_counters(kWireCounters, stats, out);

@@ -31,8 +31,8 @@ class PoolWorker {
   uint64_t process() const { return hello_.process; }
   bool reads_successors() const { return hello_.successors; }
   bool finds_text() const { return hello_.finds_text; }
-  bool is_without_model() const { return hello_.model.vocab_size == 0; }  // it uses texts only
-  bool needs_states() const { return hello_.state_head != 0; }            // StateRows
+  bool is_without_model() const { return hello_.model.vocab_size == 0; }      // it uses texts only
+  bool needs_hidden_states() const { return hello_.hidden_state_head != 0; }  // HiddenStateRows
 
   // ---- sequences
   int32_t held() const { return held_; }

@@ -139,13 +139,13 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   TargetGroup& target = group.target;
   if (!target.is_here()) return;
   auto step = target.planner.plan(group.requests, target.places(), turn.now());
-  if (!step && group.states.is_awaited(group.requests.all()))
+  if (!step && group.hidden_states.is_awaited(group.requests.all()))
     step = target.planner.plan_nothing(group.requests, turn.now());
   if (!step) return;
   const OutstandingPlan& plan = *target.planner.outstanding();
   const auto batch_size = static_cast<int32_t>(group.requests.running());
   group.rounds.own().choose_place(plan, batch_size, turn.now());
-  group.states.ask(group.requests.all(), *step);
+  group.hidden_states.ask(group.requests.all(), *step);
   for (size_t i = 0; i < plan.entries.size(); ++i) {
     LiveRequest& live = *plan.entries[i].live;
     const PoolWorker* worker = pool_.of(live);
@@ -197,7 +197,7 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
     return;
   }
   Status status = group->verdicts.check(message, *plan);
-  if (status.ok()) status = group->states.check(message);
+  if (status.ok()) status = group->hidden_states.check(message);
   if (!status.ok())
     return target_lost(
         *group,
@@ -206,7 +206,7 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
   group->verdicts.learn_pass(message, done, turn.now());
   apply(*group, message, done, turn);
   for (Draft& draft : message.drafts) group->rounds.own().take(draft, frame_bytes, group->requests);
-  group->states.pass_on(message, group->requests, turn);
+  group->hidden_states.pass_on(message, group->requests, turn);
 }
 
 void Protocol::apply(ServingGroup& group, StepResult& result, const OutstandingPlan& plan, Turn& turn) {

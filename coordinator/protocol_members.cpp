@@ -171,13 +171,13 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
   }
   const TargetGroup& target = any->target;
   worker_lost(peer, turn);
-  if (target.drafts() && (!target.has_two_places() || hello.state_head == 0))
+  if (target.drafts() && (!target.has_two_places() || hello.hidden_state_head == 0))
     return refuse_hello(
         peer,
         fmt::format("the target drafts itself, with a head beside it; no draft worker is needed{}",
                     target.has_two_places() ? " but one with the same head" : ""),
         turn);
-  if (hello.state_head != 0 && hello.state_head != target.state_head())
+  if (hello.hidden_state_head != 0 && hello.hidden_state_head != target.hidden_state_head())
     return refuse_hello(peer,
                         "its head reads states that this target does not tell; give both ends the same "
                         "--drafter and --draft-model, and the target --head-place worker or auto",
@@ -269,13 +269,13 @@ void Protocol::on(SendFailed& event, Turn& turn) {
   pool_.owes(event.peer);
   if (const auto* close = std::get_if<Close>(&event.message)) return worker->keep_close(close->sequence);
   const auto* open = std::get_if<Open>(&event.message);
-  const auto* rows = std::get_if<StateRows>(&event.message);
+  const auto* rows = std::get_if<HiddenStateRows>(&event.message);
   LiveRequest* live = this->live(propose ? propose->sequence
                                  : open  ? open->sequence
                                  : rows  ? rows->sequence
                                          : SequenceId());
   if (!live || live->link.peer != event.peer) return;
-  if (rows) return StateRelay::take_back(*rows, *live);
+  if (rows) return HiddenStateRelay::take_back(*rows, *live);
   live->link.opened = false;
   live->link.shadow.reset();
   if (live->state == RequestState::kDrafting) live->go_plain(turn.now());

@@ -43,15 +43,15 @@ class TargetGroup {
   const ModelInfo& model() const { return hello_.model; }
   const SliceDoors& slices() const { return hello_.slices; }
   uint64_t head_fingerprint() const { return hello_.head_fingerprint; }
-  // The head of draft workers for which it sends StateRows; 0: none.
-  uint64_t state_head() const { return hello_.state_width > 0 ? hello_.state_head : 0; }
-  int32_t state_width() const { return hello_.state_width; }
+  // The head of draft workers for which it sends HiddenStateRows; 0: none.
+  uint64_t hidden_state_head() const { return hello_.hidden_state_width > 0 ? hello_.hidden_state_head : 0; }
+  int32_t hidden_state_width() const { return hello_.hidden_state_width; }
   // The kind of the drafter that is part of the group; 0: draft workers draft. A head that workers may have,
   // too, counts as another kind here, because its drafts are the same but its costs are not.
   DrafterKind own_kind() const { return own_kind_; }
   bool drafts() const { return own_kind_ != 0; }
   // Whether its head can draft in two places, here and at workers.
-  bool has_two_places() const { return drafts() && state_head() != 0; }
+  bool has_two_places() const { return drafts() && hidden_state_head() != 0; }
   int32_t max_context() const { return max_context_of(hello_); }
   // The context of a group with this Hello.
   int32_t max_context_of(const Hello& hello) const {
@@ -80,7 +80,7 @@ class TargetGroup {
   static constexpr auto kMostIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message
   uint64_t own_fingerprint() const {
     constexpr uint64_t kBesideTarget = 0x9e3779b97f4a7c15;
-    return state_head() == 0 ? hello_.own_drafter : hello_.own_drafter ^ kBesideTarget;
+    return hidden_state_head() == 0 ? hello_.own_drafter : hello_.own_drafter ^ kBesideTarget;
   }
   static int64_t kv_blocks_of(const Hello& hello) {
     return std::clamp<int64_t>(hello.kv_blocks, 0, kMostBlocks);

@@ -79,7 +79,8 @@ Status TargetGroups::check(const Hello& hello, const ServingGroup& place) const 
           "groups one --max-model-len and one --kv-cache-tokens",
           longest, other.target.max_context()));
     if (hello.own_drafter != theirs.own_drafter || hello.head_fingerprint != theirs.head_fingerprint ||
-        hello.state_head != theirs.state_head || hello.state_width != theirs.state_width)
+        hello.hidden_state_head != theirs.hidden_state_head ||
+        hello.hidden_state_width != theirs.hidden_state_width)
       return invalid_argument(
           "its drafter or head is not that of the target group that is here; give all groups one "
           "--draft-model");

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "coordinator/draft_rounds.h"
-#include "coordinator/state_relay.h"
+#include "coordinator/hidden_state_relay.h"
 #include "coordinator/verdicts.h"
 
 namespace outrider {
@@ -23,7 +23,7 @@ struct ServingGroup {
       : target(options, at),
         requests(index),
         rounds(options, target, pool, totals),
-        states(options, target, pool, totals),
+        hidden_states(options, target, pool, totals),
         verdicts(options, target, pool, rounds.shadows(), totals) {}
   ServingGroup(const ServingGroup&) = delete;  // its parts refer to each other
   ServingGroup& operator=(const ServingGroup&) = delete;
@@ -31,7 +31,7 @@ struct ServingGroup {
   TargetGroup target;
   RequestTable requests;
   DraftRounds rounds;
-  StateRelay states;
+  HiddenStateRelay hidden_states;
   Verdicts verdicts;
 };
 

@@ -327,7 +327,7 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
 void Verdicts::count_place(const LiveRequest& live) {
   const PoolWorker* worker = pool_.of(live);
   totals_.head_rounds_at_target += live.round.own;
-  totals_.head_rounds_at_worker += !live.round.own && worker && worker->needs_states();
+  totals_.head_rounds_at_worker += !live.round.own && worker && worker->needs_hidden_states();
 }
 
 // Tokens beyond the end of a request were accepted all the same.

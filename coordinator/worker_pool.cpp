@@ -185,7 +185,7 @@ void WorkerPool::open(LiveRequest& live, Turn& turn) {
   live.link.opened = true;
   live.link.fresh = true;
   live.link.known = live.sequence.committed();
-  live.link.states = 0;
+  live.link.hidden_states = 0;
   ++totals_.drafters[of(live)->kind()].opened;
   turn.send(*live.link.peer, live.open());
 }

@@ -28,8 +28,8 @@ Status say_hello(Transport& transport, const DraftWorkerOptions& options) {
                                                 .vocabulary_beginnings = options.vocabulary_beginnings,
                                                 .max_sequences = options.max_sequences,
                                                 .head_fingerprint = options.head_fingerprint,
-                                                .state_head = options.state_head,
-                                                .state_width = options.state_width,
+                                                .hidden_state_head = options.hidden_state_head,
+                                                .hidden_state_width = options.hidden_state_width,
                                                 .successors = options.successors,
                                                 .finds_text = options.finds_text,
                                                 .process = options.process});
@@ -58,7 +58,7 @@ DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOpti
       options_(std::move(options)),
       limits_{.vocab_size = options_.vocab_size,
               .max_context = std::max(options_.info.max_context, drafter.max_context()),
-              .state_width = options_.state_width} {}
+              .hidden_state_width = options_.hidden_state_width} {}
 
 Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options) {
   RETURN_IF_ERROR(say_hello(transport, options));
@@ -170,7 +170,7 @@ void DraftWorker::handle(const Message& message) {
       spdlog::debug("sequence {}: {}", propose->sequence.value(), status.message());
       send(drafter_.held(propose->sequence));
     }
-  } else if (const auto* rows = std::get_if<StateRows>(&message)) {
+  } else if (const auto* rows = std::get_if<HiddenStateRows>(&message)) {
     if (const Status status = drafter_.take(*rows); !status.ok()) {
       spdlog::debug("sequence {}: {}", rows->sequence.value(), status.message());
       send(drafter_.held(rows->sequence));

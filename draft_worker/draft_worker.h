@@ -21,8 +21,8 @@ struct DraftWorkerOptions {
   int32_t max_sequences = 16;
   int64_t vocab_size = MessageLimits{}.vocab_size;  // of the target, for a worker that has joined already
   uint64_t head_fingerprint = 0;                    // of the output head that the drafter has; 0: none
-  uint64_t state_head = 0;                          // of the head that reads hidden states; 0: none
-  int32_t state_width = 0;                          // width of the rows that the head reads
+  uint64_t hidden_state_head = 0;                   // of the head that reads hidden states; 0: none
+  int32_t hidden_state_width = 0;                   // width of the rows that the head reads
   bool successors = false;                          // the drafter learns from TokenSuccessors
   bool finds_text = false;                          // beside its model, the drafter finds drafts in the text
   uint64_t process = 0;                             // for Hello

@@ -40,7 +40,7 @@ class Drafter {
   virtual Status begin(const Propose& propose) = 0;
   // Takes hidden states of the target, for a head. An error: the rows before these, or the sequence, are
   // missing, and a Resync helps.
-  virtual Status take(const StateRows&) { return {}; }
+  virtual Status take(const HiddenStateRows&) { return {}; }
   // Does one piece of work: at most one forward pass, or the passes of one draft of a device or a head. All
   // begun rounds run in one batch, before any preparation. Appends finished rounds to `answers`. False: no
   // work left.

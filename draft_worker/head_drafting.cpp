@@ -35,7 +35,7 @@ Status HeadDrafting::open(const Open& open) {
   Sequence s{.window = DraftWindow(open.ids),
              .sampling = open.sampling,
              .counts = {},
-             .rows = HeldStates(head_.compute(), options_.inbox),
+             .rows = HeldHiddenStates(head_.compute(), options_.inbox),
              .round = {}};
   if (needs_counts(s.sampling)) {
     const auto prompt = static_cast<size_t>(open.prompt_length);
@@ -94,7 +94,7 @@ Status HeadDrafting::begin(const Propose& propose) {
 }
 
 // Rows after a gap are useless: the missing rows and all later ones are sent again.
-Status HeadDrafting::take(const StateRows& rows) {
+Status HeadDrafting::take(const HiddenStateRows& rows) {
   const auto at = sequences_.find(rows.sequence);
   if (at == sequences_.end()) return not_found("sequence is not open");
   if (rows.transfer > 0 && !options_.inbox)
@@ -233,7 +233,7 @@ Resync HeadDrafting::held(SequenceId sequence) const {
   return {.sequence = sequence,
           .committed = Position(static_cast<int32_t>(s.window.committed().size())),
           .hash = s.window.hash(),
-          .state_rows = static_cast<int32_t>(s.rows.end())};
+          .hidden_state_rows = static_cast<int32_t>(s.rows.end())};
 }
 
 int64_t HeadDrafting::rows_held() const {

@@ -1,6 +1,6 @@
-// A head at a draft worker: it prefills from the hidden states that the job sends (StateRows), and drafts
-// with the class that also drafts beside a target. A round waits for its rows; the coordinator learns of
-// missing rows when it repeats the Propose, or when a link with pending rows ends. One thread.
+// A head at a draft worker: it prefills from the hidden states that the job sends (HiddenStateRows), and
+// drafts with the class that also drafts beside a target. A round waits for its rows; the coordinator learns
+// of missing rows when it repeats the Propose, or when a link with pending rows ends. One thread.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 #include "draft_worker/draft_window.h"
 #include "draft_worker/drafter.h"
-#include "draft_worker/held_states.h"
+#include "draft_worker/held_hidden_states.h"
 #include "heads/head_drafter.h"
 
 namespace outrider {
@@ -22,10 +22,10 @@ struct HeadDraftingOptions {
   // pass reads them too.
   int32_t read_ahead = 32;
   // Receives rows from device to device; null: no such rows. Must outlive the drafter.
-  StateInbox* inbox = nullptr;
+  HiddenStateInbox* inbox = nullptr;
 };
 
-class HeadDrafting final : public Drafter, private StateSource {
+class HeadDrafting final : public Drafter, private HiddenStateSource {
  public:
   // `head` must outlive it.
   HeadDrafting(Head& head, HeadDraftingOptions options);
@@ -34,7 +34,7 @@ class HeadDrafting final : public Drafter, private StateSource {
   Status open(const Open& open) override;
   void close(SequenceId sequence) override;
   Status begin(const Propose& propose) override;
-  Status take(const StateRows& rows) override;
+  Status take(const HiddenStateRows& rows) override;
   // Drafts all rounds whose rows have arrived, from their first token to their last.
   bool work(std::vector<DraftAnswer>& answers) override;
   Resync held(SequenceId sequence) const override;
@@ -48,7 +48,7 @@ class HeadDrafting final : public Drafter, private StateSource {
     DraftWindow window;
     SamplingParams sampling;
     TokenCounts counts;  // of the committed tokens; kept only when penalties need it
-    HeldStates rows;
+    HeldHiddenStates rows;
     std::optional<Propose> round;  // the current round
   };
   Status check_ids(std::span<const TokenId> ids) const;

@@ -38,7 +38,7 @@ void BlockDrafter::close(SequenceId sequence) {
   sequences_.erase(at);
 }
 
-void BlockDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
+void BlockDrafter::draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
                          std::vector<HeadDraft>& drafts) {
   const auto start = std::chrono::steady_clock::now();
   drafts.resize(tasks.size());
@@ -47,34 +47,34 @@ void BlockDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     drafts[i].clear();
     Work& work = works_.emplace_back(
         Work{.task = &tasks[i], .draft = &drafts[i], .sequence = &begin(tasks[i].sequence)});
-    const int64_t read = head_.kv().length(work.sequence->kv), known = known_states(work);
+    const int64_t read = head_.kv().length(work.sequence->kv), known = known_hidden_states(work);
     CHECK(read <= known, "{} states were read of {}", read, known);
     work.done = known > head_.max_positions() || (tasks[i].gamma == 0 && read == known);
   }
   draft_ns_ = 0;
-  while (collect(states)) take(head_.forward(slices_));
+  while (collect(hidden_states)) take(head_.forward(slices_));
   ingest_ns_ = ns_since(start) - draft_ns_;
 }
 
 // States that were not read and blocks of all that are not finished, as far as there is room.
-bool BlockDrafter::collect(StateSource& states) {
+bool BlockDrafter::collect(HiddenStateSource& hidden_states) {
   slices_.clear();
   parts_.clear();
-  rows_ = state_rows_ = blocks_ = 0;
+  rows_ = hidden_state_rows_ = blocks_ = 0;
   for (Work& work : works_)
-    if (!work.done) add(work, states);
+    if (!work.done) add(work, hidden_states);
   return !slices_.empty();
 }
 
-void BlockDrafter::add(Work& work, StateSource& states) {
-  const int64_t read = head_.kv().length(work.sequence->kv), left = known_states(work) - read;
+void BlockDrafter::add(Work& work, HiddenStateSource& hidden_states) {
+  const int64_t read = head_.kv().length(work.sequence->kv), left = known_hidden_states(work) - read;
   const int64_t count = std::min(left, head_.max_rows() - rows_);
   const bool is_drafted = work.task->gamma > 0 && count == left && blocks_ < head_.max_blocks() &&
                           rows_ + count + head_.block_rows() <= head_.max_rows();
   if (count == 0 && !is_drafted) return;
-  const FloatRows to = inputs_.from(state_rows_, count);
-  if (count > 0) states.read(work.task->sequence, read, to);
-  BlockSlice slice{.sequence = work.sequence->kv, .states = to, .last = {}};
+  const FloatRows to = inputs_.from(hidden_state_rows_, count);
+  if (count > 0) hidden_states.read(work.task->sequence, read, to);
+  BlockSlice slice{.sequence = work.sequence->kv, .hidden_states = to, .last = {}};
   if (is_drafted) {
     slice.last = work.task->committed.back();
     slice.tokens = wanted(*work.task);
@@ -83,7 +83,7 @@ void BlockDrafter::add(Work& work, StateSource& states) {
   parts_.push_back(&work);
   work.done = is_drafted || (work.task->gamma == 0 && count == left);
   rows_ += count + (is_drafted ? head_.block_rows() : 0);
-  state_rows_ += count;
+  hidden_state_rows_ += count;
   blocks_ += is_drafted;
 }
 

@@ -15,7 +15,8 @@ class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
   BlockDrafter(BlockHead& head, HeadDrafterOptions options);
   ~BlockDrafter() override;
 
-  void draft(std::span<const HeadTask> tasks, StateSource& states, std::vector<HeadDraft>& drafts) override;
+  void draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
+             std::vector<HeadDraft>& drafts) override;
   void close(SequenceId sequence) override;
   int64_t ingest_ns() const override { return ingest_ns_; }
   int64_t draft_ns() const override { return draft_ns_; }
@@ -37,12 +38,12 @@ class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
     int64_t row = 0;
   };
   Sequence& begin(SequenceId id);
-  int64_t known_states(const Work& work) const {
+  int64_t known_hidden_states(const Work& work) const {
     return static_cast<int64_t>(work.task->committed.size()) - 1;
   }
   int64_t wanted(const HeadTask& task) const { return std::min<int64_t>(task.gamma, head_.block_tokens()); }
-  bool collect(StateSource& states);
-  void add(Work& work, StateSource& states);
+  bool collect(HiddenStateSource& hidden_states);
+  void add(Work& work, HiddenStateSource& hidden_states);
   void take(FloatRows logits);
   void draw_chains(FloatRows logits);
   bool begin(std::span<const HeadDraws::Chain>) override { return head_.knows_drawn(); }
@@ -67,7 +68,7 @@ class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
   std::vector<Tree> trees_;
   std::vector<HeadDraws::Look> looks_;  // of one depth
   int64_t rows_ = 0;                    // of the pass, of states and blocks
-  int64_t state_rows_ = 0, blocks_ = 0;
+  int64_t hidden_state_rows_ = 0, blocks_ = 0;
   RowBuffer inputs_;  // [states of a pass, hidden]
 };
 

@@ -25,7 +25,7 @@ BlockHead::BlockHead(HeadConfig config, const HeadOptions& options, BlockWeights
                              .max_positions = options.max_positions + block_rows() + 1,
                              .bf16 = weights_.layers.front().q.type != WeightType::kFloat32});
   places_.reserve(static_cast<size_t>(rows));
-  states_ = on.rows(rows, hidden);
+  hidden_states_ = on.rows(rows, hidden);
   inputs_ = on.operands(rows, hidden);
   kv_rows_ = on.rows(rows, 2 * c.kv_size());
   residual_ = on.rows(of_blocks, hidden);
@@ -78,13 +78,13 @@ BlockHead::Rows BlockHead::append(std::span<const BlockSlice> batch) {
   Rows rows;
   places_.clear();
   for (const BlockSlice& slice : batch) {
-    const int64_t first = kv().length(slice.sequence), count = slice.states.extent(0);
+    const int64_t first = kv().length(slice.sequence), count = slice.hidden_states.extent(0);
     CHECK(first + count <= options_.max_positions, "{} states behind {} of {}", count, first,
           options_.max_positions);
     const Status room = kv().append(slice.sequence, count + (slice.last ? block_rows() : 0));
     CHECK(room.ok(), "head: {}", room.message());
     for (int64_t p = first; p < first + count; ++p) places_.push_back({slice.sequence, p, p});
-    rows.states += count;
+    rows.hidden_states += count;
   }
   for (const BlockSlice& slice : batch) {
     if (!slice.last) continue;
@@ -93,9 +93,9 @@ BlockHead::Rows BlockHead::append(std::span<const BlockSlice> batch) {
       places_.push_back({slice.sequence, p, config_.is_causal ? p : end - 1});
     rows.blocks += block_rows();
   }
-  CHECK(rows.states + rows.blocks <= options_.max_rows && rows.blocks <= max_blocks_ * block_rows(),
-        "{} states and {} rows of blocks", rows.states, rows.blocks);
-  attention_->begin(places_, rows.states);
+  CHECK(rows.hidden_states + rows.blocks <= options_.max_rows && rows.blocks <= max_blocks_ * block_rows(),
+        "{} states and {} rows of blocks", rows.hidden_states, rows.blocks);
+  attention_->begin(places_, rows.hidden_states);
   return rows;
 }
 
@@ -103,11 +103,11 @@ BlockHead::Rows BlockHead::append(std::span<const BlockSlice> batch) {
 void BlockHead::read(std::span<const BlockSlice> batch, Rows rows) {
   int64_t state = 0, row = 0;
   for (const BlockSlice& slice : batch) {
-    const int64_t count = slice.states.extent(0);
-    if (count > 0) compute().copy(slice.states, states_.from(state, count));
+    const int64_t count = slice.hidden_states.extent(0);
+    if (count > 0) compute().copy(slice.hidden_states, hidden_states_.from(state, count));
     state += count;
   }
-  compute().normalise(states_.rows(rows.states), {}, 0, inputs_.rows(rows.states));
+  compute().normalise(hidden_states_.rows(rows.hidden_states), {}, 0, inputs_.rows(rows.hidden_states));
   if (rows.blocks == 0) return;
   const FloatRows residual = residual_.rows(rows.blocks), written = compute().open(residual);
   for (const BlockSlice& slice : batch) {
@@ -122,8 +122,8 @@ void BlockHead::attend(int64_t layer, Rows rows) {
   HeadCompute& on = compute();
   const ModelConfig& c = config_.layer;
   const BlockLayer& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t count = rows.states + rows.blocks;
-  const Operand inputs = inputs_.rows(count), normed = inputs.from_row(rows.states, rows.blocks);
+  const int64_t count = rows.hidden_states + rows.blocks;
+  const Operand inputs = inputs_.rows(count), normed = inputs.from_row(rows.hidden_states, rows.blocks);
   const FloatRows residual = residual_.rows(rows.blocks), partial = partial_.rows(rows.blocks);
   const FloatRows kv_rows = kv_rows_.rows(count), q = q_.rows(rows.blocks);
   if (rows.blocks > 0) on.normalise(residual, w.attention_norm, epsilon(), normed);
@@ -133,7 +133,7 @@ void BlockHead::attend(int64_t layer, Rows rows) {
   if (rows.blocks == 0) return;
   on.multiply(normed, w.q, q);
   attention_->prepare(layer, {.numbers = q,
-                              .first_row = rows.states,
+                              .first_row = rows.hidden_states,
                               .queries = c.num_heads,
                               .bias = &w.q_bias,
                               .q_norm = &w.q_norm});

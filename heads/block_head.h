@@ -19,7 +19,7 @@ namespace outrider {
 // One sequence in one pass.
 struct BlockSlice {
   KvHandle sequence;
-  FloatRows states;             // [rows, hidden_size()]: committed_states() of its next positions
+  FloatRows hidden_states;      // [rows, hidden_size()]: committed_hidden_states() of its next positions
   std::optional<TokenId> last;  // the token behind all states: a block is filled; none: states are read
   int64_t tokens = 0;           // of the block, whose logits are wanted
 };
@@ -59,7 +59,7 @@ class BlockHead final : public Head {
             int64_t max_blocks);
 
   struct Rows {
-    int64_t states = 0, blocks = 0;
+    int64_t hidden_states = 0, blocks = 0;
   };
   Rows append(std::span<const BlockSlice> batch);
   void read(std::span<const BlockSlice> batch, Rows rows);
@@ -74,7 +74,7 @@ class BlockHead final : public Head {
   std::unique_ptr<HeadAttention> attention_;
   const int64_t max_blocks_;
   std::vector<HeadAttention::Row> places_;      // of states, then of blocks
-  RowBuffer states_;                            // [rows of states, hidden]
+  RowBuffer hidden_states_;                     // [rows of hidden states, hidden]
   OperandBuffer inputs_;                        // [rows, hidden]: of states, then of blocks
   RowBuffer kv_rows_;                           // [rows, keys and values]: the same
   RowBuffer residual_, q_, partial_, gate_up_;  // [rows of blocks, ...]

@@ -87,8 +87,8 @@ Result<BlockWeights> load_block_weights(const std::filesystem::path& directory, 
   ASSIGN_OR_RETURN(const WeightMap target_map, map_weights(target_files, target, ShardPlan(target, {})));
   BlockWeights out;
   const std::string name = directory.string();
-  ASSIGN_OR_RETURN(out.projection,
-                   load_state_projection(directory, config, target_directory, target, format, compute));
+  ASSIGN_OR_RETURN(out.projection, load_hidden_state_projection(directory, config, target_directory, target,
+                                                                format, compute));
   HeadTensors tensors(files, config.kind, name, format, compute);
   for (const char* read : {"fc.weight", "hidden_norm.weight"}) tensors.find(tensors.own(read));
   if (Status status = load_own(tensors, config, out); !status.ok()) return status.in(name);

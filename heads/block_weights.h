@@ -22,7 +22,7 @@ struct BlockLayer {
 
 struct BlockWeights {
   std::optional<TokenTable> tokens;
-  StateProjectionWeights projection;
+  HiddenStateProjectionWeights projection;
   std::vector<BlockLayer> layers;
   HeadVector output_norm;               // [H]
   HeadMatrix head;                      // [own vocabulary, H]

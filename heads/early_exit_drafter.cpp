@@ -28,7 +28,8 @@ EarlyExitDrafter::EarlyExitDrafter(Model& target, Collectives& group, int64_t la
       draws_(target.config().vocab_size, {}, std::move(options.eos_ids)),
       runner_(target.make_runner(target.config().vocab_size)) {}
 
-void EarlyExitDrafter::draft(std::span<const HeadTask> tasks, StateSource&, std::vector<HeadDraft>& drafts) {
+void EarlyExitDrafter::draft(std::span<const HeadTask> tasks, HiddenStateSource&,
+                             std::vector<HeadDraft>& drafts) {
   using SteadyClock = std::chrono::steady_clock;
   const auto start = SteadyClock::now();
   const auto ns = [&] {

@@ -24,7 +24,8 @@ class EarlyExitDrafter final : public HeadDrafter {
   // committed tokens but the last. A target on a device was loaded with `layers` as its exit layer.
   EarlyExitDrafter(Model& target, Collectives& group, int64_t layers, HeadDrafterOptions options);
 
-  void draft(std::span<const HeadTask> tasks, StateSource& states, std::vector<HeadDraft>& drafts) override;
+  void draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
+             std::vector<HeadDraft>& drafts) override;
   void close(SequenceId sequence) override { exited_.erase(sequence); }
   const ExitedTokens* exited(SequenceId sequence) const override;
   int64_t ingest_ns() const override { return ingest_ns_; }

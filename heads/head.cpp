@@ -21,8 +21,8 @@ Result<std::unique_ptr<Head>> load_as(const std::filesystem::path& directory,
 // computes.
 void count_beside(Head& head, HeadCompute& counting) {
   make_head_drafter(head, {.max_sequences = static_cast<int32_t>(head.options().max_sequences)});
-  const int64_t states = static_cast<int64_t>(head.config().taps.size()) * head.hidden_size();
-  counting.rows(head.max_rows(), states + head.hidden_size());
+  const int64_t hidden_states = static_cast<int64_t>(head.config().aux_layers.size()) * head.hidden_size();
+  counting.rows(head.max_rows(), hidden_states + head.hidden_size());
 }
 
 }  // namespace

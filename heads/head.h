@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "heads/head_compute.h"
 #include "heads/head_config.h"
-#include "heads/state_projection.h"
+#include "heads/hidden_state_projection.h"
 #include "transformer/files/weight_format.h"
 
 namespace outrider {
@@ -54,24 +54,26 @@ class Head {
   virtual std::span<const TokenId> target_ids() const { return {}; }
 
   HeadCompute& compute() const { return *options_.compute; }
-  // Projects hidden states of committed positions to the head's inputs (StateProjection::apply).
-  void committed_states(FloatRows states, FloatRows to) { projection_->apply(states, to); }
-  const std::shared_ptr<StateProjection>& projection() const { return projection_; }
+  // Projects hidden states of committed positions to the head's inputs (HiddenStateProjection::apply).
+  void committed_hidden_states(FloatRows hidden_states, FloatRows to) {
+    projection_->apply(hidden_states, to);
+  }
+  const std::shared_ptr<HiddenStateProjection>& projection() const { return projection_; }
 
  protected:
   // `options` with a compute.
-  Head(HeadConfig config, const HeadOptions& options, StateProjectionWeights projection)
+  Head(HeadConfig config, const HeadOptions& options, HiddenStateProjectionWeights projection)
       : config_(std::move(config)),
         options_(options),
-        projection_(std::make_shared<StateProjection>(config_, std::move(projection), options.compute,
-                                                      options.max_rows)) {}
+        projection_(std::make_shared<HiddenStateProjection>(config_, std::move(projection), options.compute,
+                                                            options.max_rows)) {}
   // Completes the given options with a compute and the target's limits.
   static HeadOptions complete(HeadOptions asked, const ModelConfig& target);
   float epsilon() const { return static_cast<float>(config_.layer.rms_norm_eps); }
 
   const HeadConfig config_;
   const HeadOptions options_;
-  const std::shared_ptr<StateProjection> projection_;
+  const std::shared_ptr<HiddenStateProjection> projection_;
 };
 
 }  // namespace outrider

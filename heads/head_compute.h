@@ -248,8 +248,8 @@ class HeadCompute {
   virtual int64_t narrow(FloatRows from, uint16_t* to) = 0;
   // Until all that was asked for is done.
   virtual void wait() = 0;
-  // The target's states of tokens [first, first + rows) of a sequence.
-  virtual void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) = 0;
+  // The target's hidden states of tokens [first, first + rows) of a sequence.
+  virtual void read_hidden_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) = 0;
 
   // ---- arithmetic ---------------------------------------------------------------------------------------
   // to[m, :] = x[m, :] / sqrt(mean(x[m, :]^2) + epsilon) * weight; without weight x itself.

@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::array kKindNames{"eagle", "eagle3", "mtp", "medusa", "dflash", "hydra"};
-constexpr int64_t kMostTaps = 16, kMostBlockLayers = 64, kMostBlockRows = 64, kMostMarkovRank = 4096,
+constexpr int64_t kMostAuxLayers = 16, kMostBlockLayers = 64, kMostBlockRows = 64, kMostMarkovRank = 4096,
                   kMostHydraBranches = 16, kMostHydraLayers = 16;
 
 // Read here, or of no effect on what a head computes.
@@ -129,28 +129,28 @@ Status check_layer(const JsonObject& config, const HeadConfig& head, const Model
 // Layers as a file lists them, `behind` more than it says.
 Result<std::vector<int64_t>> layer_list(const JsonObject& where, const std::string& key, const json& list,
                                         const ModelConfig& target, int64_t behind) {
-  if (!list.is_array() || list.empty() || list.size() > kMostTaps)
-    return where.wrong(key, fmt::format("must be a list of 1 to {} layers", kMostTaps));
-  std::vector<int64_t> taps;
+  if (!list.is_array() || list.empty() || list.size() > kMostAuxLayers)
+    return where.wrong(key, fmt::format("must be a list of 1 to {} layers", kMostAuxLayers));
+  std::vector<int64_t> aux_layers;
   for (const json& id : list) {
     if (!id.is_number_integer() || id < 0 || id > target.num_layers - behind ||
-        (!taps.empty() && id.get<int64_t>() + behind <= taps.back()))
+        (!aux_layers.empty() && id.get<int64_t>() + behind <= aux_layers.back()))
       return where.wrong(key, fmt::format("is {}; layers must ascend, and the target has {}",
                                           json_text(list).substr(0, 100), target.num_layers));
-    taps.push_back(id.get<int64_t>() + behind);
+    aux_layers.push_back(id.get<int64_t>() + behind);
   }
-  return taps;
+  return aux_layers;
 }
 
 // The layers whose inputs are read. Older files leave them to the reader.
-Result<std::vector<int64_t>> read_taps(const JsonObject& config, const ModelConfig& target) {
+Result<std::vector<int64_t>> read_aux_layers(const JsonObject& config, const ModelConfig& target) {
   const std::string key = "eagle_aux_hidden_state_layer_ids";
   ASSIGN_OR_RETURN(const auto inner, config.object("eagle_config"));
   const JsonObject& where = inner && inner->has(key) ? *inner : config;
   const json* list = where.find(key);
   if (!list) {
-    std::vector<int64_t> taps{2, target.num_layers / 2, target.num_layers - 3};
-    if (taps[0] < taps[1] && taps[1] < taps[2]) return taps;
+    std::vector<int64_t> aux_layers{2, target.num_layers / 2, target.num_layers - 3};
+    if (aux_layers[0] < aux_layers[1] && aux_layers[1] < aux_layers[2]) return aux_layers;
     return where.wrong(key,
                        fmt::format("is missing, and a target of {} layers has no such layers by default; "
                                    "add it",
@@ -168,7 +168,7 @@ Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConf
   if (read_size != target.hidden_size)
     return config.wrong("target_hidden_size",
                         fmt::format("is {}, but the target's states have {}", read_size, target.hidden_size));
-  ASSIGN_OR_RETURN(out.taps, read_taps(config, target));
+  ASSIGN_OR_RETURN(out.aux_layers, read_aux_layers(config, target));
   ASSIGN_OR_RETURN(out.norm_before_fc, config.boolean_or("norm_before_fc", false));
   ASSIGN_OR_RETURN(out.fc_norm, config.boolean_or("fc_norm", false));
   ASSIGN_OR_RETURN(out.norm_before_residual, config.boolean_or("norm_before_residual", false));
@@ -251,9 +251,9 @@ Status read_block(const JsonObject& config, const ModelConfig& target, HeadConfi
   ASSIGN_OR_RETURN(out.draft_vocab_size, config.integer_or("draft_vocab_size", 0, {1, target.vocab_size}));
   const std::string inputs = "aux_hidden_state_layer_ids", outputs = "target_layer_ids";
   if (const json* const list = config.find(inputs)) {
-    ASSIGN_OR_RETURN(out.taps, layer_list(config, inputs, *list, target, 0));
+    ASSIGN_OR_RETURN(out.aux_layers, layer_list(config, inputs, *list, target, 0));
   } else if (const json* const behind = holder(outputs.c_str()).find(outputs)) {
-    ASSIGN_OR_RETURN(out.taps, layer_list(holder(outputs.c_str()), outputs, *behind, target, 1));
+    ASSIGN_OR_RETURN(out.aux_layers, layer_list(holder(outputs.c_str()), outputs, *behind, target, 1));
   } else {
     return config.wrong("dflash_config",
                         "has no \"target_layer_ids\", the layers whose states are read; add them");
@@ -282,7 +282,7 @@ Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& targ
           key,
           fmt::format("is {}, but the target's is {}; this head belongs to another target", size, expected));
   }
-  HeadConfig out{.kind = HeadKind::kMedusa, .layer = target, .taps = {target.num_layers}};
+  HeadConfig out{.kind = HeadKind::kMedusa, .layer = target, .aux_layers = {target.num_layers}};
   ASSIGN_OR_RETURN(const int64_t known,
                    config.integer_or("truncated_vocab_size", target.vocab_size, {1, target.vocab_size}));
   if (known < target.vocab_size) out.draft_vocab_size = known;
@@ -293,7 +293,7 @@ Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& targ
 // Everything that its authors' program needs is in the file, whatever its defaults are.
 Result<HeadConfig> read_hydra(const JsonObject& config, const ModelConfig& target) {
   RETURN_IF_ERROR(check_keys(config, kHydraKeys, "Hydra"));
-  HeadConfig out{.kind = HeadKind::kHydra, .layer = target, .taps = {target.num_layers}};
+  HeadConfig out{.kind = HeadKind::kHydra, .layer = target, .aux_layers = {target.num_layers}};
   ASSIGN_OR_RETURN(out.branches, config.integer("hydra_num_heads", {1, kMostHydraBranches}));
   ASSIGN_OR_RETURN(out.branch_layers, config.integer("hydra_num_layers", {1, kMostHydraLayers}));
   if (!config.has("grounded_heads"))
@@ -336,7 +336,7 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
                                     const ModelConfig& target) {
   ASSIGN_OR_RETURN(const json root, read_json_file(directory / "config.json"));
   ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(root, (directory / "config.json").string()));
-  // A head reads the target's states, embedding and output as they are.
+  // A head reads the target's hidden states, embedding and output as they are.
   if (target.norm_adds_one || target.scales.embedding != 1 || target.scales.logit_divisor != 1 ||
       target.scales.logit_cap > 0)
     return unsupported(fmt::format(
@@ -361,7 +361,7 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
     RETURN_IF_ERROR(read_block(config, target, out));
     return out;
   }
-  out.taps = {target.num_layers};
+  out.aux_layers = {target.num_layers};
   if (kind == HeadKind::kMtp) return out;
   ASSIGN_OR_RETURN(out.fc_bias, config.boolean_or("bias", true));
   return out;

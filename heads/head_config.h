@@ -30,7 +30,7 @@ struct HeadConfig {
   HeadKind kind = HeadKind::kEagle3;
   ModelConfig layer;             // of its layer, of Medusa and Hydra the target's; vocab_size is the target's
   int64_t draft_vocab_size = 0;  // rows of its own output head; 0: it uses the target's
-  std::vector<int64_t> taps;     // of the target (ModelOptions::taps)
+  std::vector<int64_t> aux_layers;  // of the target (ModelOptions::aux_layers)
   // EAGLE-3 only:
   bool norm_before_fc = false;        // one norm over all states, before they are projected
   bool fc_norm = false;               // ... one for each layer's

@@ -20,10 +20,10 @@ namespace outrider {
 
 class ExitedTokens;
 
-// The target's states, as the head reads them (Head::committed_states).
-class StateSource {
+// The target's hidden states, as the head reads them (Head::committed_hidden_states).
+class HiddenStateSource {
  public:
-  virtual ~StateSource() = default;
+  virtual ~HiddenStateSource() = default;
   // Those of positions [first, first + rows) of a sequence, whose tokens are committed: to [rows, hidden
   // size], where the head computes.
   virtual void read(SequenceId sequence, int64_t first, FloatRows to) = 0;
@@ -75,7 +75,7 @@ class HeadDrafter {
 
   // Drafts for all tasks together; drafts[i] is of tasks[i], and its storage is used again. The longest text
   // that was drafted for of a sequence must still be its beginning.
-  virtual void draft(std::span<const HeadTask> tasks, StateSource& states,
+  virtual void draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
                      std::vector<HeadDraft>& drafts) = 0;
   virtual void close(SequenceId sequence) = 0;
   // Results of drafting that the target's next pass over a sequence need not compute again. Null or empty (as

@@ -27,15 +27,16 @@ class HeadLoader {
   HeadTensors& map() { return map_; }
 
   // For EAGLE-3 and DFlash.
-  Status load_projection(const ModelConfig& target, StateProjectionWeights& out) {
-    const int64_t states = static_cast<int64_t>(config_.taps.size()) * target.hidden_size;
+  Status load_projection(const ModelConfig& target, HiddenStateProjectionWeights& out) {
+    const int64_t hidden_states = static_cast<int64_t>(config_.aux_layers.size()) * target.hidden_size;
     const int64_t hidden = config_.layer.hidden_size;
-    ASSIGN_OR_RETURN(out.fc, map_.matrix({map_.own("fc") + ".weight"}, {hidden}, states, MatrixKind::kLayer));
+    ASSIGN_OR_RETURN(out.fc,
+                     map_.matrix({map_.own("fc") + ".weight"}, {hidden}, hidden_states, MatrixKind::kLayer));
     if (config_.kind == HeadKind::kDFlash) {
       ASSIGN_OR_RETURN(out.projected_norm, map_.vector(map_.own("hidden_norm.weight"), hidden));
       return {};
     }
-    return load_states_norm(target, states, out);
+    return load_hidden_states_norm(target, hidden_states, out);
   }
 
  private:
@@ -59,14 +60,15 @@ class HeadLoader {
   }
 
   // One vector over all states, or one for each layer's.
-  Status load_states_norm(const ModelConfig& target, int64_t states, StateProjectionWeights& out) {
+  Status load_hidden_states_norm(const ModelConfig& target, int64_t hidden_states,
+                                 HiddenStateProjectionWeights& out) {
     if (config_.norm_before_fc) {
-      ASSIGN_OR_RETURN(out.norm, map_.vector(map_.own("input_norm.weight"), states));
+      ASSIGN_OR_RETURN(out.norm, map_.vector(map_.own("input_norm.weight"), hidden_states));
     } else if (config_.fc_norm) {
-      for (size_t i = 0; i < config_.taps.size(); ++i) {
+      for (size_t i = 0; i < config_.aux_layers.size(); ++i) {
         ASSIGN_OR_RETURN(HeadVector of_layer,
                          map_.vector(map_.own(fmt::format("fc_norm.{}.weight", i)), target.hidden_size));
-        out.tap_norms.push_back(std::move(of_layer));
+        out.aux_layer_norms.push_back(std::move(of_layer));
       }
     }
     return {};
@@ -176,12 +178,11 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
   return out;
 }
 
-Result<StateProjectionWeights> load_state_projection(const std::filesystem::path& directory,
-                                                     const HeadConfig& config,
-                                                     const std::filesystem::path& target_directory,
-                                                     const ModelConfig& target, WeightFormat format,
-                                                     HeadCompute& compute) {
-  StateProjectionWeights out;
+Result<HiddenStateProjectionWeights> load_hidden_state_projection(
+    const std::filesystem::path& directory, const HeadConfig& config,
+    const std::filesystem::path& target_directory, const ModelConfig& target, WeightFormat format,
+    HeadCompute& compute) {
+  HiddenStateProjectionWeights out;
   if (config.kind == HeadKind::kEagle3 || config.kind == HeadKind::kDFlash) {
     ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
     HeadLoader loader(files, config, directory.string(), format, compute);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "heads/head_tensors.h"
-#include "heads/state_projection.h"
+#include "heads/hidden_state_projection.h"
 
 namespace outrider {
 
@@ -30,15 +30,15 @@ Result<HeadMlp> load_head_mlp(HeadTensors& tensors, const ModelConfig& config,
 // Shapes with hidden H of the head.
 struct HeadWeights {
   std::optional<TokenTable> tokens;
-  StateProjectionWeights projection;  // applied to states once
-  HeadMatrix fc;                      // [H, 2 H], applied to each pair; not of EAGLE-3
+  HiddenStateProjectionWeights projection;  // applied to states once
+  HeadMatrix fc;                            // [H, 2 H], applied to each pair; not of EAGLE-3
   HeadVector fc_bias;
-  HeadVector token_norm;      // [H]; EAGLE-1 has no norm of its own (this one to output_norm)
-  HeadVector hidden_norm;     // [H]
-  HeadVector attention_norm;  // [H], MTP and Hydra only
-  bool state_first = false;   // of a pair, in front of its token
-  HeadVector output_norm;     // [H]
-  HeadMatrix qkv;             // [q + k + v, H], of EAGLE-3 2 H
+  HeadVector token_norm;            // [H]; EAGLE-1 has no norm of its own (this one to output_norm)
+  HeadVector hidden_norm;           // [H]
+  HeadVector attention_norm;        // [H], MTP and Hydra only
+  bool hidden_state_first = false;  // of a pair, in front of its token
+  HeadVector output_norm;           // [H]
+  HeadMatrix qkv;                   // [q + k + v, H], of EAGLE-3 2 H
   HeadVector qkv_bias;
   HeadVector q_norm, k_norm;  // [head_dim]; empty where the family has none
   HeadMatrix o;               // [H, q]
@@ -58,10 +58,9 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
                                       const ModelConfig& target, WeightFormat format, HeadCompute& compute);
 
 // Its projection alone, of a head of any kind.
-Result<StateProjectionWeights> load_state_projection(const std::filesystem::path& directory,
-                                                     const HeadConfig& config,
-                                                     const std::filesystem::path& target_directory,
-                                                     const ModelConfig& target, WeightFormat format,
-                                                     HeadCompute& compute);
+Result<HiddenStateProjectionWeights> load_hidden_state_projection(
+    const std::filesystem::path& directory, const HeadConfig& config,
+    const std::filesystem::path& target_directory, const ModelConfig& target, WeightFormat format,
+    HeadCompute& compute);
 
 }  // namespace outrider

@@ -254,8 +254,8 @@ class HostCompute final : public HeadCompute {
     return from.extent(0);
   }
   void wait() override {}
-  void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) override {
-    for (int64_t r = 0; r < to.extent(0); ++r) target.read_states(sequence, first + r, to.row(r));
+  void read_hidden_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) override {
+    for (int64_t r = 0; r < to.extent(0); ++r) target.read_hidden_states(sequence, first + r, to.row(r));
   }
 
   void normalise(FloatRows x, const HeadVector& weight, float epsilon, FloatRows to) override {

@@ -33,7 +33,7 @@ void HydraDrafter::close(SequenceId sequence) {
   sequences_.erase(at);
 }
 
-void HydraDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
+void HydraDrafter::draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
                          std::vector<HeadDraft>& drafts) {
   using SteadyClock = std::chrono::steady_clock;
   const auto start = SteadyClock::now();
@@ -51,9 +51,9 @@ void HydraDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
   });
   for (size_t i = 0; i < works_.size(); ++i) works_[i].row = static_cast<int64_t>(i);
   if (head_.prefix())
-    read_through_prefix(states);
+    read_through_prefix(hidden_states);
   else
-    read_states(states);
+    read_hidden_states(hidden_states);
   const auto read_at = SteadyClock::now();
   for (const Work& work : works_)
     if (work.task->branches()) draft_tree(work);
@@ -72,14 +72,14 @@ FloatRows HydraDrafter::input(const RowBuffer& rows, int64_t row, int64_t part, 
 }
 
 // The last token is the target's own choice, and its state is not known yet.
-void HydraDrafter::read_states(StateSource& states) {
+void HydraDrafter::read_hidden_states(HiddenStateSource& hidden_states) {
   for (const Work& work : works_)
     if (work.task->gamma > 0)
-      states.read(work.task->sequence, known(*work.task) - 1, input(inputs_, work.row, 0));
+      hidden_states.read(work.task->sequence, known(*work.task) - 1, input(inputs_, work.row, 0));
 }
 
 // Runs the new positions of every text through the prefix layer, and keeps the output of the last position.
-void HydraDrafter::read_through_prefix(StateSource& states) {
+void HydraDrafter::read_through_prefix(HiddenStateSource& hidden_states) {
   PairHead& prefix = *head_.prefix();
   for (const Work& work : works_) {
     Sequence& s = *work.sequence;
@@ -96,19 +96,19 @@ void HydraDrafter::read_through_prefix(StateSource& states) {
       const int64_t count = std::min(known(*work.task) - s.read, prefix.max_rows() - rows);
       if (count == 0) continue;
       const FloatRows to = prefix_inputs_.from(rows, count);
-      states.read(work.task->sequence, s.read, to);
+      hidden_states.read(work.task->sequence, s.read, to);
       rows += count;
       const auto tokens =
           work.task->committed.subspan(static_cast<size_t>(s.read), static_cast<size_t>(count));
       s.read += count;
       slices_.push_back({.sequence = s.kv,
                          .tokens = tokens,
-                         .states = to,
+                         .hidden_states = to,
                          .has_logits = s.read == known(*work.task) && work.task->gamma > 0});
       parts_.push_back(&work);
     }
     if (slices_.empty()) return;
-    const auto out = prefix.forward(slices_).states;
+    const auto out = prefix.forward(slices_).hidden_states;
     int64_t row = 0;
     for (size_t i = 0; i < slices_.size(); ++i) {
       if (!slices_[i].has_logits) continue;

@@ -17,7 +17,8 @@ class HydraDrafter final : public HeadDrafter, private HeadDraws::Steps {
   HydraDrafter(HydraHead& head, HeadDrafterOptions options);
   ~HydraDrafter() override;
 
-  void draft(std::span<const HeadTask> tasks, StateSource& states, std::vector<HeadDraft>& drafts) override;
+  void draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
+             std::vector<HeadDraft>& drafts) override;
   void close(SequenceId sequence) override;
   int64_t ingest_ns() const override { return ingest_ns_; }
   int64_t draft_ns() const override { return draft_ns_; }
@@ -46,8 +47,8 @@ class HydraDrafter final : public HeadDrafter, private HeadDraws::Steps {
   bool begin(std::span<const HeadDraws::Chain>) override;
   FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
   FloatRows input(const RowBuffer& rows, int64_t row, int64_t part, int64_t count = 1) const;
-  void read_states(StateSource& states);
-  void read_through_prefix(StateSource& states);
+  void read_hidden_states(HiddenStateSource& hidden_states);
+  void read_through_prefix(HiddenStateSource& hidden_states);
   void draft_chains();
   void embed_last();
   FloatRows embeddings(int64_t rows) const;

@@ -8,14 +8,14 @@ namespace outrider {
 MedusaDrafter::MedusaDrafter(MedusaHead& head, HeadDrafterOptions options)
     : head_(head),
       draws_(head, std::move(options.eos_ids)),
-      states_(head.compute().rows(options.max_sequences, head.hidden_size())) {
+      hidden_states_(head.compute().rows(options.max_sequences, head.hidden_size())) {
   if (head.options().tree_nodes > 0)
     marginals_ = head.compute().rows(options.max_sequences * head.heads(), head.own_vocab());
 }
 
 // The last token is the target's own choice, and its state is not known yet: the branches read the state that
 // it was chosen from. A text of one token has none.
-void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
+void MedusaDrafter::draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
                           std::vector<HeadDraft>& drafts) {
   const auto start = std::chrono::steady_clock::now();
   drafts.resize(tasks.size());
@@ -31,16 +31,16 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     const int64_t of_a = wanted(tasks[a]), of_b = wanted(tasks[b]);
     return of_a != of_b ? of_a > of_b : a < b;
   });
-  const auto row_of = [&](size_t i) { return states_.from(static_cast<int64_t>(i), 1); };
+  const auto row_of = [&](size_t i) { return hidden_states_.from(static_cast<int64_t>(i), 1); };
   for (size_t row = 0; row < going_.size(); ++row) {
     const HeadTask& task = tasks[going_[row]];
-    states.read(task.sequence, static_cast<int64_t>(task.committed.size()) - 2, row_of(row));
+    hidden_states.read(task.sequence, static_cast<int64_t>(task.committed.size()) - 2, row_of(row));
   }
   const auto trees = static_cast<int64_t>(branching_.size());
   if (trees * head_.heads() > marginals_.capacity)  // a job that asks for more than was planned
     marginals_ = head_.compute().rows(trees * head_.heads(), head_.own_vocab());
   for (branch_ = 0; branch_ < head_.heads() && !going_.empty(); ++branch_) {
-    const FloatRows logits = head_.logits(branch_, states_.rows(static_cast<int64_t>(going_.size())));
+    const FloatRows logits = head_.logits(branch_, hidden_states_.rows(static_cast<int64_t>(going_.size())));
     chains_.clear();
     for (size_t row = 0; row < going_.size(); ++row) {
       const size_t task = going_[row];
@@ -73,7 +73,7 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
 
 // Rows are those of the states.
 FloatRows MedusaDrafter::next(std::span<HeadDraws::Chain> chains, HeadSampler&) {
-  return head_.logits(++branch_, states_.rows(static_cast<int64_t>(chains.size())));
+  return head_.logits(++branch_, hidden_states_.rows(static_cast<int64_t>(chains.size())));
 }
 
 void MedusaDrafter::keep_marginals(size_t task, FloatRows logits) {

@@ -14,7 +14,8 @@ class MedusaDrafter final : public HeadDrafter, private HeadDraws::Steps {
  public:
   MedusaDrafter(MedusaHead& head, HeadDrafterOptions options);
 
-  void draft(std::span<const HeadTask> tasks, StateSource& states, std::vector<HeadDraft>& drafts) override;
+  void draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
+             std::vector<HeadDraft>& drafts) override;
   void close(SequenceId sequence) override { trees_.erase(sequence); }
   int64_t ingest_ns() const override { return 0; }
   int64_t draft_ns() const override { return draft_ns_; }
@@ -33,7 +34,7 @@ class MedusaDrafter final : public HeadDrafter, private HeadDraws::Steps {
   MedusaHead& head_;
   HeadDraws draws_;
   std::vector<HeadDraws::Chain> chains_;
-  RowBuffer states_;           // [sequences, hidden]
+  RowBuffer hidden_states_;    // [sequences, hidden]
   std::vector<size_t> going_;  // tasks whose drafts are not finished, in the order of their rows
   int64_t branch_ = 0;         // that was asked last
   std::map<SequenceId, HeadTree> trees_;

@@ -93,13 +93,13 @@ Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path
                      options.compute->vector(read_vector(target_map.final_norm))));
 }
 
-FloatRows MedusaHead::logits(int64_t branch, FloatRows states) {
+FloatRows MedusaHead::logits(int64_t branch, FloatRows hidden_states) {
   HeadCompute& on = compute();
   const auto at = static_cast<size_t>(branch);
-  const int64_t rows = states.extent(0);
+  const int64_t rows = hidden_states.extent(0);
   const FloatRows state = state_.rows(rows), inner = inner_.rows(rows), out = logits_.rows(rows);
   const Operand inputs = inputs_.rows(rows);
-  on.copy(states, state);
+  on.copy(hidden_states, state);
   on.normalise(state, {}, 0, inputs);
   for (const Layer& layer : parts_.branches[at]) {
     on.multiply(inputs, layer.weight, inner);

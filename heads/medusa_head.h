@@ -23,7 +23,7 @@ class MedusaHead final : public Head {
 
   // Logits of branch i, where the head computes: [rows, own vocabulary] from states [rows, hidden] there, for
   // at most max_sequences rows. Valid until the next call.
-  FloatRows logits(int64_t branch, FloatRows states);
+  FloatRows logits(int64_t branch, FloatRows hidden_states);
 
  private:
   struct Layer {

@@ -19,7 +19,7 @@ struct ModuleNames {
   const char* token_norm;
   const char* hidden_norm;
   const char* output_norm;
-  bool state_first = false;
+  bool hidden_state_first = false;
   const char* embedding = nullptr;  // of its own, where the publisher has one
   const char* head = nullptr;
 };
@@ -32,7 +32,7 @@ ModuleNames mimo_names() {
           .token_norm = "token_layernorm",
           .hidden_norm = "hidden_layernorm",
           .output_norm = "final_layernorm",
-          .state_first = true};
+          .hidden_state_first = true};
 }
 
 ModuleNames qwen_names() {
@@ -142,7 +142,7 @@ class ModuleLoader {
   // Finds everything, and reads nothing.
   Status map(HeadWeights& out) {
     const int64_t hidden = config_.hidden_size;
-    out.state_first = names_.state_first;
+    out.hidden_state_first = names_.hidden_state_first;
     ASSIGN_OR_RETURN(fc_, whole(own(names_.fc), hidden, 2 * hidden));
     ASSIGN_OR_RETURN(layer_,
                      map_layer(files_, config_, plan_, names_.layer_prefix, config_.layer(0).has_experts));

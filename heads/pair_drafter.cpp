@@ -10,7 +10,7 @@ PairDrafter::PairDrafter(PairHead& head, HeadDrafterOptions options)
       max_sequences_(options.max_sequences),
       draws_(head, std::move(options.eos_ids)),
       inputs_(head.compute().rows(head.max_rows(), head.hidden_size())),
-      states_(head.compute().rows(max_sequences_, head.hidden_size())),
+      hidden_states_(head.compute().rows(max_sequences_, head.hidden_size())),
       outputs_(head.compute().rows(max_sequences_ + head.tree_blocks(), head.hidden_size())) {
   constexpr int64_t kRecorded = 16;
   const PairHead::Ahead one{head_.kv().create(), 1};
@@ -38,7 +38,7 @@ void PairDrafter::close(SequenceId sequence) {
   sequences_.erase(at);
 }
 
-void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
+void PairDrafter::draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
                         std::vector<HeadDraft>& drafts) {
   using SteadyClock = std::chrono::steady_clock;
   const auto start = SteadyClock::now();
@@ -60,7 +60,7 @@ void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     works_.push_back({.task = &tasks[i], .draft = &draft, .sequence = &s, .done = !is_possible || !has_work});
     if (tasks[i].branches() && is_possible) begin_tree(works_.back());
   }
-  while (collect(states)) {
+  while (collect(hidden_states)) {
     take_rows(head_.forward(slices_));
     if (first_at == start &&
         std::all_of(works_.begin(), works_.end(), [](const Work& w) { return w.row >= 0 || w.done; }))
@@ -75,7 +75,7 @@ void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
 }
 
 // The next pairs of all that are not finished, as far as there is room.
-bool PairDrafter::collect(StateSource& states) {
+bool PairDrafter::collect(HiddenStateSource& hidden_states) {
   slices_.clear();
   parts_.clear();
   nodes_.clear();
@@ -87,29 +87,29 @@ bool PairDrafter::collect(StateSource& states) {
     if (work.task->branches() && work.row >= 0)
       add_nodes(work);
     else
-      add_pairs(work, states);
+      add_pairs(work, hidden_states);
   }
   return !slices_.empty();
 }
 
-void PairDrafter::add_pairs(Work& work, StateSource& states) {
+void PairDrafter::add_pairs(Work& work, HiddenStateSource& hidden_states) {
   Sequence& s = *work.sequence;
   const auto committed = work.task->committed;
   PairSlice slice{.sequence = s.kv};
   if (work.row >= 0) {  // drafting on from its own output
     const auto to = next_inputs(1);
-    head_.compute().copy(states_.from(work.row, 1), to);
+    head_.compute().copy(hidden_states_.from(work.row, 1), to);
     slice.tokens = std::span(work.draft->ids).last(1);
-    slice.states = to;
+    slice.hidden_states = to;
     slice.has_logits = true;
     ++rows_;
   } else {
     const auto pairs = static_cast<int64_t>(committed.size()) - 1;
     const int64_t count = std::min(pairs - s.read, head_.max_rows() - rows_);
     const auto rows = next_inputs(count);
-    states.read(work.task->sequence, s.read, rows);
+    hidden_states.read(work.task->sequence, s.read, rows);
     slice.tokens = committed.subspan(static_cast<size_t>(s.read + 1), static_cast<size_t>(count));
-    slice.states = rows;
+    slice.hidden_states = rows;
     s.read += count;
     slice.has_logits = s.read == pairs && work.task->gamma > 0;
     work.done = s.read == pairs && work.task->gamma == 0;
@@ -151,7 +151,7 @@ void PairDrafter::add_nodes(Work& work) {
     node_tokens_.push_back(growth.token(node));
     slices_.push_back({.sequence = cache_before(work, node),
                        .tokens = std::span(node_tokens_).last(1),
-                       .states = to,
+                       .hidden_states = to,
                        .has_logits = true});
     parts_.push_back(&work);
     nodes_.push_back(node);
@@ -201,12 +201,13 @@ void PairDrafter::take_rows(const PairHead::Rows& rows) {
     if (!slices_[i].has_logits) continue;
     Work& work = *parts_[i];
     work.row = static_cast<int32_t>(&work - works_.data());
-    const FloatRows state(rows.states.data() + row * rows.states.stride(0), {1, rows.states.extent(1)});
+    const FloatRows state(rows.hidden_states.data() + row * rows.hidden_states.stride(0),
+                          {1, rows.hidden_states.extent(1)});
     if (work.task->branches()) {
       take_node(work, nodes_[i], state, row);
     } else {
       const int64_t wanted = work.task->gamma - static_cast<int64_t>(work.draft->ids.size());
-      head_.compute().copy(state, states_.from(work.row, 1));
+      head_.compute().copy(state, hidden_states_.from(work.row, 1));
       chains_.push_back({.task = work.task,
                          .draft = work.draft,
                          .row = row,
@@ -227,7 +228,8 @@ void PairDrafter::draw(FloatRows logits) {
     Work& work = work_of(chains_[i]);
     work.done = !chains_[i].goes_on || room(work) <= 0;
     if (tokens > 1 && !work.done)
-      head_.compute().copy(head_.ahead_states(static_cast<int64_t>(i), 1), states_.from(work.row, 1));
+      head_.compute().copy(head_.ahead_hidden_states(static_cast<int64_t>(i), 1),
+                           hidden_states_.from(work.row, 1));
   }
 }
 
@@ -237,8 +239,8 @@ bool PairDrafter::begin(std::span<const HeadDraws::Chain> chains) {
     if (chain.tokens > 1) ahead_.push_back({work_of(chain).sequence->kv, chain.tokens - 1});
   if (!head_.begin_ahead(ahead_)) return false;
   for (size_t i = 0; i < ahead_.size(); ++i)
-    head_.compute().copy(states_.from(work_of(chains[i]).row, 1),
-                         head_.ahead_states(static_cast<int64_t>(i), 1));
+    head_.compute().copy(hidden_states_.from(work_of(chains[i]).row, 1),
+                         head_.ahead_hidden_states(static_cast<int64_t>(i), 1));
   return true;
 }
 

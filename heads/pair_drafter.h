@@ -17,7 +17,8 @@ class PairDrafter final : public HeadDrafter, private HeadDraws::Steps {
   PairDrafter(PairHead& head, HeadDrafterOptions options);
   ~PairDrafter() override;
 
-  void draft(std::span<const HeadTask> tasks, StateSource& states, std::vector<HeadDraft>& drafts) override;
+  void draft(std::span<const HeadTask> tasks, HiddenStateSource& hidden_states,
+             std::vector<HeadDraft>& drafts) override;
   void close(SequenceId sequence) override;
   int64_t ingest_ns() const override { return ingest_ns_; }
   int64_t draft_ns() const override { return draft_ns_; }
@@ -40,8 +41,8 @@ class PairDrafter final : public HeadDrafter, private HeadDraws::Steps {
     bool done = false;
   };
   Sequence& begin(SequenceId id);
-  bool collect(StateSource& states);
-  void add_pairs(Work& work, StateSource& states);
+  bool collect(HiddenStateSource& hidden_states);
+  void add_pairs(Work& work, HiddenStateSource& hidden_states);
   void begin_tree(const Work& work);
   void add_nodes(Work& work);
   KvHandle cache_before(const Work& work, int32_t node);
@@ -75,9 +76,9 @@ class PairDrafter final : public HeadDrafter, private HeadDraws::Steps {
   int64_t rows_ = 0, logit_rows_ = 0;  // of the pass
   int64_t tree_blocks_ = 0;            // that nodes may have taken
   int64_t outputs_taken_ = 0;
-  RowBuffer inputs_;   // [rows of a pass, hidden]
-  RowBuffer states_;   // [sequences, hidden]: last outputs of chains
-  RowBuffer outputs_;  // [nodes that are looked behind, hidden]: of trees
+  RowBuffer inputs_;         // [rows of a pass, hidden]
+  RowBuffer hidden_states_;  // [sequences, hidden]: last outputs of chains
+  RowBuffer outputs_;        // [nodes that are looked behind, hidden]: of trees
 };
 
 }  // namespace outrider

@@ -56,9 +56,9 @@ Result<std::unique_ptr<PairHead>> PairHead::load(const std::filesystem::path& di
 
 PairHead::Rows PairHead::forward(std::span<const PairSlice> batch) {
   const int64_t rows = append(batch);
-  read_states(batch);
+  read_hidden_states(batch);
   if (config_.kind == HeadKind::kHydra) {
-    attend(normed_states(rows), rows);
+    attend(normed_hidden_states(rows), rows);
   } else {
     read_tokens(batch, tokens_.rows(rows));
     attend(joined_pairs(rows), rows);
@@ -73,12 +73,12 @@ PairHead::Rows PairHead::outputs(FloatRows last) {
   const bool goes_on_normed = config_.kind == HeadKind::kMtp || config_.norm_output;
   const FloatRows normed = last_normed_.rows(out), logits = logits_.rows(out);
   if (out > 0 && goes_on_normed) on.normalise(last, weights_.output_norm, epsilon(), normed);
-  const FloatRows states = goes_on_normed ? normed : last;
-  if (out == 0 || weights_.head.n == 0) return {.logits = logits, .states = states};
+  const FloatRows hidden_states = goes_on_normed ? normed : last;
+  if (out == 0 || weights_.head.n == 0) return {.logits = logits, .hidden_states = hidden_states};
   const Operand inputs = last_inputs_.rows(out);
   on.normalise(last, weights_.output_norm, epsilon(), inputs);
   on.multiply(inputs, weights_.head, logits);
-  return {.logits = logits, .states = states};
+  return {.logits = logits, .hidden_states = hidden_states};
 }
 
 bool PairHead::begin_ahead(std::span<const Ahead> sequences) {
@@ -106,7 +106,7 @@ FloatRows PairHead::next_ahead(int64_t sequences, HeadSampler& drawn) {
   const FloatRows residual = residual_.rows(sequences);
   const Rows rows = outputs(residual);
   // By a kernel: in a graph the next one could not start early behind a copy.
-  if (rows.states.data() != residual.data()) compute().normalise(rows.states, {}, 0, residual);
+  if (rows.hidden_states.data() != residual.data()) compute().normalise(rows.hidden_states, {}, 0, residual);
   return rows.logits;
 }
 
@@ -116,8 +116,8 @@ int64_t PairHead::append(std::span<const PairSlice> batch) {
   for (const PairSlice& slice : batch) {
     const auto count = static_cast<int64_t>(slice.tokens.size());
     const int64_t first = kv().length(slice.sequence);
-    CHECK(first + count <= options_.max_positions && slice.states.extent(0) == count,
-          "{} pairs and {} states behind {} of {}", count, slice.states.extent(0), first,
+    CHECK(first + count <= options_.max_positions && slice.hidden_states.extent(0) == count,
+          "{} pairs and {} states behind {} of {}", count, slice.hidden_states.extent(0), first,
           options_.max_positions);
     const Status room = kv().append(slice.sequence, count);
     CHECK(room.ok(), "head: {}", room.message());
@@ -129,16 +129,16 @@ int64_t PairHead::append(std::span<const PairSlice> batch) {
   return rows;
 }
 
-void PairHead::read_states(std::span<const PairSlice> batch) {
+void PairHead::read_hidden_states(std::span<const PairSlice> batch) {
   int64_t row = 0;
   for (const PairSlice& slice : batch) {
-    compute().copy(slice.states, residual_.from(row, slice.states.extent(0)));
-    row += slice.states.extent(0);
+    compute().copy(slice.hidden_states, residual_.from(row, slice.hidden_states.extent(0)));
+    row += slice.hidden_states.extent(0);
   }
 }
 
 // Without tokens.
-Operand PairHead::normed_states(int64_t rows) {
+Operand PairHead::normed_hidden_states(int64_t rows) {
   const Operand normed = normed_.rows(rows);
   compute().normalise(residual_.rows(rows), weights_.attention_norm, epsilon(), normed);
   return normed;
@@ -149,18 +149,19 @@ Operand PairHead::normed_states(int64_t rows) {
 Operand PairHead::joined_pairs(int64_t rows) {
   HeadCompute& on = compute();
   const int64_t hidden = hidden_size();
-  const bool state_first = weights_.state_first;
+  const bool hidden_state_first = weights_.hidden_state_first;
   const Operand pairs = pairs_.rows(rows);
   const FloatRows tokens = tokens_.rows(rows), residual = residual_.rows(rows);
-  on.normalise(tokens, weights_.token_norm, epsilon(), pairs.slice(state_first ? hidden : 0, hidden));
-  on.normalise(residual, weights_.hidden_norm, epsilon(), pairs.slice(state_first ? 0 : hidden, hidden));
+  on.normalise(tokens, weights_.token_norm, epsilon(), pairs.slice(hidden_state_first ? hidden : 0, hidden));
+  on.normalise(residual, weights_.hidden_norm, epsilon(),
+               pairs.slice(hidden_state_first ? 0 : hidden, hidden));
   if (config_.kind == HeadKind::kEagle3) {
     if (config_.norm_before_residual) on.normalise(residual, weights_.hidden_norm, epsilon(), residual);
     return pairs;
   }
   on.multiply(pairs, weights_.fc, residual);
   on.add_bias(residual, weights_.fc_bias);
-  return normed_states(rows);
+  return normed_hidden_states(rows);
 }
 
 void PairHead::read_tokens(std::span<const PairSlice> batch, FloatRows to) {

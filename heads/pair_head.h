@@ -18,8 +18,8 @@ namespace outrider {
 struct PairSlice {
   KvHandle sequence;
   std::span<const TokenId> tokens;  // of pair t: at position t + 1; of Hydra they are counted and not read
-  FloatRows states;  // [tokens.size(), hidden_size()]: committed_states(), or an earlier output; where the
-                     // head computes
+  FloatRows hidden_states;  // [tokens.size(), hidden_size()]: committed_hidden_states(), or an earlier
+                            // output; where the head computes
   bool has_logits = false;  // of its last pair
 };
 
@@ -35,8 +35,8 @@ class PairHead final : public Head {
   // Output for the last pair of every slice that asks for it, in order, where the head computes. Valid until
   // the next pass.
   struct Rows {
-    FloatRows logits;  // [rows, own vocabulary]; may be overwritten
-    FloatRows states;  // [rows, hidden_size()]: what drafting goes on from
+    FloatRows logits;         // [rows, own vocabulary]; may be overwritten
+    FloatRows hidden_states;  // [rows, hidden_size()]: what drafting goes on from
   };
   Rows forward(std::span<const PairSlice> batch);
 
@@ -46,12 +46,13 @@ class PairHead final : public Head {
     int64_t pairs = 0;
   };
   // Reserves KV slots for all sequences. False: there is no room, or tokens are drawn on the host; nothing
-  // changed. On success the caller writes the states from which the sequences continue to ahead_states().
+  // changed. On success the caller writes the states from which the sequences continue to
+  // ahead_hidden_states().
   bool begin_ahead(std::span<const Ahead> sequences);
-  FloatRows ahead_states(int64_t first, int64_t count) const { return residual_.from(first, count); }
+  FloatRows ahead_hidden_states(int64_t first, int64_t count) const { return residual_.from(first, count); }
   // Queues one draft step for the first sequences. The input is the token that `drawn` drew last and the
   // head's own previous output, until begin_ahead() or forward(). Every call queues the same work. Afterwards
-  // a sequence's row of ahead_states() holds the head's new output.
+  // a sequence's row of ahead_hidden_states() holds the head's new output.
   FloatRows next_ahead(int64_t sequences, HeadSampler& drawn);
 
   KvCache& kv() { return attention_->kv(); }
@@ -63,9 +64,9 @@ class PairHead final : public Head {
   PairHead(HeadConfig config, const HeadOptions& options, HeadWeights weights);
 
   int64_t append(std::span<const PairSlice> batch);
-  void read_states(std::span<const PairSlice> batch);
+  void read_hidden_states(std::span<const PairSlice> batch);
   void read_tokens(std::span<const PairSlice> batch, FloatRows to);
-  Operand normed_states(int64_t rows);
+  Operand normed_hidden_states(int64_t rows);
   Operand joined_pairs(int64_t rows);
   void attend(Operand inputs, int64_t rows);
   void mlp(int64_t rows);

@@ -44,11 +44,11 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
   const auto eos = ends ? prepared.target.eos : std::vector<TokenId>();
   if (settings.models.head()) {
     ASSIGN_OR_RETURN(auto compute, head_compute(settings, threads, nullptr));
-    ASSIGN_OR_RETURN(const auto state_head,
+    ASSIGN_OR_RETURN(const auto hidden_state_head,
                      load_head(settings, prepared, settings.models.sequences(), std::move(compute)));
-    worker_options.state_head = prepared.state_head;
-    worker_options.state_width = static_cast<int32_t>(state_head->hidden_size());
-    const auto drafter = make_head_worker(settings.models, *state_head, eos);
+    worker_options.hidden_state_head = prepared.hidden_state_head;
+    worker_options.hidden_state_width = static_cast<int32_t>(hidden_state_head->hidden_size());
+    const auto drafter = make_head_worker(settings.models, *hidden_state_head, eos);
     return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
   }
   const DraftHead* const head =

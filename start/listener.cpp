@@ -34,10 +34,12 @@ Result<ZmqOptions> listener_options(const ClusterSettings& settings, const Prepa
   ZmqOptions zmq;
   // Room for the longest Open, and for a Draft with a row of q for each token.
   constexpr int64_t kStateHeader = 16;
-  const int64_t state_bytes = q.kind == QKind::kHidden ? prepared.draft->hidden_size + kStateHeader : 0;
-  const int64_t row_bytes = q.kind == QKind::kDense
-                                ? prepared.target.vocab_size * int64_t{sizeof(uint32_t)}
-                                : std::max<int64_t>(q.row_bytes(prepared.target.vocab_size), state_bytes);
+  const int64_t hidden_state_bytes =
+      q.kind == QKind::kHidden ? prepared.draft->hidden_size + kStateHeader : 0;
+  const int64_t row_bytes =
+      q.kind == QKind::kDense
+          ? prepared.target.vocab_size * int64_t{sizeof(uint32_t)}
+          : std::max<int64_t>(q.row_bytes(prepared.target.vocab_size), hidden_state_bytes);
   const int64_t q_bytes = kMaxSpeculativeTokens * row_bytes;
   zmq.max_message_bytes = (int64_t{1} << 20) + prepared.max_model_len * int64_t{sizeof(TokenId)} + q_bytes;
   // One worker at a time drafts for a sequence, so this allows several drafts of each.

@@ -101,7 +101,8 @@ Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation
   model_opts.notice = placed("target", settings.quiet);
   model_opts.shard = {group.rank(), group.size()};
   if (settings.models.kv_cache_tokens > 0) model_opts.kv_tokens = settings.models.kv_cache_tokens;
-  if (prepared.head && settings.models.head() && group.rank() == 0) model_opts.taps = prepared.head->taps;
+  if (prepared.head && settings.models.head() && group.rank() == 0)
+    model_opts.aux_layers = prepared.head->aux_layers;
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
   if (settings.models.exits_early()) {

@@ -17,7 +17,7 @@ std::shared_ptr<TextGuesser> make_guesser(const std::string& kind) {
 }  // namespace
 
 std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& head,
-                                          std::vector<TokenId> eos_ids, StateInbox* inbox) {
+                                          std::vector<TokenId> eos_ids, HiddenStateInbox* inbox) {
   return std::make_unique<HeadDrafting>(
       head, HeadDraftingOptions{
                 .max_sequences = models.sequences(), .eos_ids = std::move(eos_ids), .inbox = inbox});

@@ -22,7 +22,7 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
 // A drafter with the head of --drafter eagle3 and similar ones. `head` must outlive it, and `inbox`, if
 // hidden states come from device to device.
 std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& head,
-                                          std::vector<TokenId> eos_ids, StateInbox* inbox = nullptr);
+                                          std::vector<TokenId> eos_ids, HiddenStateInbox* inbox = nullptr);
 
 // `head`, if worker 0, 1, ... (device.h) drafts on the host, where it can be used; else null.
 const DraftHead* offered_head(const ModelSettings& models, int worker, const DraftHead* head);

@@ -169,9 +169,9 @@ Status look_after_drafter(const ClusterSettings& settings, const Preparation& pr
 OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank) {
   const auto q = parse_q_format(settings.speculation.q_format);
   const bool is_dense = q.ok() && q->kind == QKind::kDense;
-  const bool tells_states =
+  const bool tells_hidden_states =
       settings.models.is_head_at_workers() && rank.topology.at(rank.topology.leader()).device != "cpu";
-  if (!(is_dense || tells_states) || rank.topology.groups() > 1 ||
+  if (!(is_dense || tells_hidden_states) || rank.topology.groups() > 1 ||
       !settings.speculation.emulate_link.empty() || (!rank.one_host && rank.host.empty()))
     return {};
   constexpr int64_t kHeaders = 4096;

@@ -135,7 +135,7 @@ Status read_head(const ModelSettings& models, Preparation& p) {
   p.draft_info.fingerprint = std::max<uint64_t>(1, *fingerprint);
   const auto of_files = fingerprint_of_drafter(models, fingerprint_of_text(models.drafter));
   if (!of_files.ok()) return of_files.status().in(flag);
-  p.state_head = std::max<uint64_t>(1, *of_files);
+  p.hidden_state_head = std::max<uint64_t>(1, *of_files);
   p.draft_info.vocab_size = static_cast<int32_t>(p.target.vocab_size);
   p.draft_info.vocabulary_fingerprint = p.tokenizer->fingerprint();
   p.draft_info.name = display_name(models.draft_model);

@@ -18,7 +18,8 @@ struct Preparation {
   ModelConfig target;                // not set in a draft worker that joins, unless it has a head
   std::optional<ModelConfig> draft;  // with --draft-model, unless that is a head
   std::optional<HeadConfig> head;    // if --draft-model is a head
-  uint64_t state_head = 0;           // the head's fingerprint, the same on all machines: Hello::state_head
+  uint64_t hidden_state_head =
+      0;  // the head's fingerprint, the same on all machines: Hello::hidden_state_head
   std::unique_ptr<Tokenizer> tokenizer;
   ModelInfo target_info, draft_info;  // for Hello; an n-gram drafter has a draft_info too
   std::vector<uint64_t> vocabulary_beginnings;  // for Hello, of a draft worker that joins

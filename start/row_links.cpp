@@ -10,7 +10,7 @@ namespace {
 
 constexpr int32_t kRows = 16;  // of a slot; longer drafts take the sockets
 // Slots for hidden states: a round has few rows, a chunk of a prompt takes several slots.
-constexpr int32_t kStateRows = 32, kStateSlots = 24;
+constexpr int32_t kHiddenStateRows = 32, kHiddenStateSlots = 24;
 
 }  // namespace
 
@@ -43,21 +43,24 @@ Result<RowLinks> make_links(const Device& device, const SliceDoors& doors, int64
   return cuda::nccl_row_links(device.index, end);
 }
 
-bool may_link_states(const SliceDoors& doors, const std::string& gpu) {
+bool may_link_hidden_states(const SliceDoors& doors, const std::string& gpu) {
   return !doors.of_rank.empty() && may_link({.of_rank = {doors.of_rank.front()}}, gpu);
 }
 
-Result<RowLinks> make_state_sender(const Device& device, int64_t width) {
-  return cuda::nccl_row_links(
-      device.index,
-      {.bounds = {0, width}, .rank = 0, .rows = kStateRows, .slots = kStateSlots, .has_host_slots = false});
+Result<RowLinks> make_hidden_state_sender(const Device& device, int64_t width) {
+  return cuda::nccl_row_links(device.index, {.bounds = {0, width},
+                                             .rank = 0,
+                                             .rows = kHiddenStateRows,
+                                             .slots = kHiddenStateSlots,
+                                             .has_host_slots = false});
 }
 
 // Each sequence keeps the last row that was read.
-Result<RowLinks> make_state_receiver(const Device& device, int64_t width, int sequences) {
-  return cuda::nccl_row_links(
-      device.index,
-      {.bounds = {0, width}, .rank = 1, .rows = kStateRows, .slots = kStateSlots + 2 * sequences});
+Result<RowLinks> make_hidden_state_receiver(const Device& device, int64_t width, int sequences) {
+  return cuda::nccl_row_links(device.index, {.bounds = {0, width},
+                                             .rank = 1,
+                                             .rows = kHiddenStateRows,
+                                             .slots = kHiddenStateSlots + 2 * sequences});
 }
 
 }  // namespace outrider

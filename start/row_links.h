@@ -25,9 +25,9 @@ Result<RowLinks> make_links(const Device& device, const SliceDoors& doors, int64
                             int drafts);
 
 // Whether hidden states of this width may go from the leader's GPU to that of a draft worker on `gpu`.
-bool may_link_states(const SliceDoors& doors, const std::string& gpu);
+bool may_link_hidden_states(const SliceDoors& doors, const std::string& gpu);
 // The leader's end, and the end of a worker with a head for `sequences` sequences.
-Result<RowLinks> make_state_sender(const Device& device, int64_t width);
-Result<RowLinks> make_state_receiver(const Device& device, int64_t width, int sequences);
+Result<RowLinks> make_hidden_state_sender(const Device& device, int64_t width);
+Result<RowLinks> make_hidden_state_receiver(const Device& device, int64_t width, int sequences);
 
 }  // namespace outrider

@@ -37,48 +37,51 @@ RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared
 }
 
 // The leader's links to draft workers with a head. Empty: hidden states travel in results.
-RowLinks links_of_states(const ModelSettings& models, const TargetOptions& target, const SliceDoors& doors) {
-  if (!target.states || doors.of_rank.empty() || doors.of_rank.front().gpu.empty()) return {};
-  auto links = make_state_sender(device_of_worker(models, 0), target.state_width);
+RowLinks links_of_hidden_states(const ModelSettings& models, const TargetOptions& target,
+                                const SliceDoors& doors) {
+  if (!target.hidden_states || doors.of_rank.empty() || doors.of_rank.front().gpu.empty()) return {};
+  auto links = make_hidden_state_sender(device_of_worker(models, 0), target.hidden_state_width);
   if (links.ok()) return std::move(links).value();
   spdlog::warn("rows of states will not go from device to device: {}", links.status().message());
   return {};
 }
 
-Result<StateDrafterOptions> state_drafter_options(const RoleSettings& settings, const Preparation& prepared) {
+Result<HiddenStateDrafterOptions> hidden_state_drafter_options(const RoleSettings& settings,
+                                                               const Preparation& prepared) {
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
   const bool ends = settings.speculation.synthetic_acceptance.empty();
-  return StateDrafterOptions{.max_sequences = settings.models.max_num_seqs,
-                             .eos_ids = ends ? prepared.target.eos : std::vector<TokenId>(),
-                             .q_kind = q.kind == QKind::kDense ? QKind::kDense : QKind::kSparse,
-                             .row_bytes = q.row_bytes(prepared.target.vocab_size)};
+  return HiddenStateDrafterOptions{.max_sequences = settings.models.max_num_seqs,
+                                   .eos_ids = ends ? prepared.target.eos : std::vector<TokenId>(),
+                                   .q_kind = q.kind == QKind::kDense ? QKind::kDense : QKind::kSparse,
+                                   .row_bytes = q.row_bytes(prepared.target.vocab_size)};
 }
 
 // The head that drafts beside the target, on its leader.
-Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& settings,
-                                                         const Preparation& prepared,
-                                                         std::shared_ptr<HeadCompute> compute,
-                                                         Model& target) {
-  ASSIGN_OR_RETURN(auto options, state_drafter_options(settings, prepared));
+Result<std::shared_ptr<HiddenStateDrafter>> load_hidden_state_drafter(const RoleSettings& settings,
+                                                                      const Preparation& prepared,
+                                                                      std::shared_ptr<HeadCompute> compute,
+                                                                      Model& target) {
+  ASSIGN_OR_RETURN(auto options, hidden_state_drafter_options(settings, prepared));
   ASSIGN_OR_RETURN(auto head,
                    load_head(settings, prepared, settings.models.max_num_seqs, std::move(compute)));
-  return std::make_shared<StateDrafter>(target, std::move(head), std::move(options));
+  return std::make_shared<HiddenStateDrafter>(target, std::move(head), std::move(options));
 }
 
 // The reader that prepares the target's hidden states for a head at a draft worker, on the leader: the head's
 // projection.
-Result<std::shared_ptr<StateReader>> load_state_reader(const RoleSettings& settings,
-                                                       const Preparation& prepared,
-                                                       std::shared_ptr<HeadCompute> compute, Model& target) {
+Result<std::shared_ptr<HiddenStateReader>> load_hidden_state_reader(const RoleSettings& settings,
+                                                                    const Preparation& prepared,
+                                                                    std::shared_ptr<HeadCompute> compute,
+                                                                    Model& target) {
   const ModelSettings& models = settings.models;
   ASSIGN_OR_RETURN(const WeightFormat format,
                    parse_weight_format("--draft-weight-format", models.draft_weight_format));
-  auto projection = StateProjection::load(models.draft_model, models.model, *prepared.head, prepared.target,
-                                          format, kDraftPrefillRows, std::move(compute),
-                                          placed("states for the head", settings.quiet));
+  auto projection = HiddenStateProjection::load(
+      models.draft_model, models.model, *prepared.head, prepared.target, format, kDraftPrefillRows,
+      std::move(compute), placed("states for the head", settings.quiet));
   if (!projection.ok()) return projection.status().in("--draft-model " + models.draft_model);
-  return std::make_shared<StateReader>(target, std::move(projection).value(),
-                                       static_cast<int64_t>(prepared.head->taps.size()));
+  return std::make_shared<HiddenStateReader>(target, std::move(projection).value(),
+                                             static_cast<int64_t>(prepared.head->aux_layers.size()));
 }
 
 // Where the head of the run drafts, as far as a target rank has to do with it.
@@ -87,8 +90,9 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
   const bool leads = group.rank() == 0;
   if (settings.models.exits_early()) {
     target.own_drafter = prepared.draft_info.fingerprint;
-    ASSIGN_OR_RETURN(const StateDrafterOptions options, state_drafter_options(settings, prepared));
-    target.drafter = std::make_shared<StateDrafter>(
+    ASSIGN_OR_RETURN(const HiddenStateDrafterOptions options,
+                     hidden_state_drafter_options(settings, prepared));
+    target.drafter = std::make_shared<HiddenStateDrafter>(
         std::make_unique<EarlyExitDrafter>(
             model, group, settings.models.exit_layer,
             HeadDrafterOptions{.max_sequences = options.max_sequences, .eos_ids = options.eos_ids}),
@@ -100,15 +104,17 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
     target.own_drafter = prepared.draft_info.fingerprint;
     if (leads) {
       ASSIGN_OR_RETURN(auto compute, head_compute(settings, threads, &model, target_group));
-      ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, std::move(compute), model));
+      ASSIGN_OR_RETURN(target.drafter,
+                       load_hidden_state_drafter(settings, prepared, std::move(compute), model));
     }
   }
   if (!settings.models.is_head_at_workers()) return {};
-  target.state_head = prepared.state_head;
-  target.state_width = static_cast<int32_t>(prepared.head->layer.hidden_size);
+  target.hidden_state_head = prepared.hidden_state_head;
+  target.hidden_state_width = static_cast<int32_t>(prepared.head->layer.hidden_size);
   if (!leads) return {};
   ASSIGN_OR_RETURN(auto compute, head_compute(settings, threads, &model, target_group));
-  ASSIGN_OR_RETURN(target.states, load_state_reader(settings, prepared, std::move(compute), model));
+  ASSIGN_OR_RETURN(target.hidden_states,
+                   load_hidden_state_reader(settings, prepared, std::move(compute), model));
   return {};
 }
 
@@ -153,7 +159,7 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                           .sequences = settings.models.max_num_seqs,
                           .rows = takes_slices(settings) ? kMaxSpeculativeTokens : 0},
         links_of_rank(settings, prepared, group.rank(), door.all),
-        links_of_states(settings.models, target, door.all));
+        links_of_hidden_states(settings.models, target, door.all));
   target.slices = std::move(door.all);
   target.head = std::move(loaded.head);
   if (transport && loaded.model->threads() < threads.cores) transport->keep_looking(kBetweenPlans);

@@ -70,18 +70,19 @@ void HiddenRows::gather(std::span<const PlanEntry> entries, std::span<const Samp
 }
 
 bool HiddenRows::make_rows(const PlanEntry& entry, const SamplingParams& sampling, std::span<QRow> rows) {
-  const std::span<const HiddenRow> states = entry.hidden;
+  const std::span<const HiddenRow> hidden_states = entry.hidden;
   const auto fits = [&](const HiddenRow& state) {
     return static_cast<int64_t>(state.codes.size()) == head_->hidden_size();
   };
-  if (states.size() != rows.size() || !std::all_of(states.begin(), states.end(), fits)) return false;
+  if (hidden_states.size() != rows.size() || !std::all_of(hidden_states.begin(), hidden_states.end(), fits))
+    return false;
   const auto width = static_cast<size_t>(ids_.size());
-  for (size_t first = 0; first < states.size(); first += kRowsAtATime) {
-    const size_t count = std::min<size_t>(kRowsAtATime, states.size() - first);
-    head_->logits(states.subspan(first, count), ids_,
+  for (size_t first = 0; first < hidden_states.size(); first += kRowsAtATime) {
+    const size_t count = std::min<size_t>(kRowsAtATime, hidden_states.size() - first);
+    head_->logits(hidden_states.subspan(first, count), ids_,
                   {logits_.data(), {static_cast<int64_t>(count), ids_.size()}}, scratch_);
     for (size_t i = 0; i < count; ++i)
-      if (!make_row(states[first + i], inverse_temperature(sampling),
+      if (!make_row(hidden_states[first + i], inverse_temperature(sampling),
                     std::span(logits_).subspan(i * width, width), rows[first + i]))
         return false;
   }

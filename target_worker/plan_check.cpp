@@ -11,12 +11,12 @@ namespace outrider {
 
 // States of sequences that are open then, and no more than a result has room for.
 Status TargetWorker::check_asks(const StepPlan& plan) const {
-  if (plan.states.empty()) return {};
-  if (options_.state_head == 0) return malformed("asks for states, which no head here reads");
+  if (plan.hidden_states.empty()) return {};
+  if (options_.hidden_state_head == 0) return malformed("asks for states, which no head here reads");
   const auto is_of = [](SequenceId id) { return [id](const auto& item) { return item.sequence == id; }; };
   std::set<SequenceId> asked;
   int64_t rows = 0;
-  for (const StateAsk& ask : plan.states) {
+  for (const HiddenStateRequest& ask : plan.hidden_states) {
     const bool is_closed =
         std::find(plan.closes.begin(), plan.closes.end(), ask.sequence) != plan.closes.end();
     const bool is_opened = std::any_of(plan.opens.begin(), plan.opens.end(), is_of(ask.sequence));
@@ -26,7 +26,7 @@ Status TargetWorker::check_asks(const StepPlan& plan) const {
           fmt::format("asks for states of sequence {}, which is not open, or twice", ask.sequence.value()));
     rows += ask.count;
   }
-  const int64_t most = kMostStateBytes / (int64_t{options_.state_width} * 2);
+  const int64_t most = kMostHiddenStateBytes / (int64_t{options_.hidden_state_width} * 2);
   if (rows > most) return malformed(fmt::format("asks for {} rows of states; at most {}", rows, most));
   return {};
 }

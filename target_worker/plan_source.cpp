@@ -35,8 +35,8 @@ Status PlanSource::join(Transport& transport) {
                                        .head_fingerprint = options_.head ? options_.head->fingerprint() : 0,
                                        .own_drafter = options_.own_drafter,
                                        .kv_blocks = model_.kv().num_blocks(),
-                                       .state_head = options_.state_head,
-                                       .state_width = options_.state_width,
+                                       .hidden_state_head = options_.hidden_state_head,
+                                       .hidden_state_width = options_.hidden_state_width,
                                        .row_price = options_.row_price}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   MovingDeadline deadline(Clock::now() + kJoinTimeout);

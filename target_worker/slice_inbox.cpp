@@ -18,7 +18,7 @@ void SliceInbox::look() {
     take(*incoming);
   }
   links_.look(*door_, slots_);
-  states_.look();
+  hidden_states_.look();
 }
 
 void SliceInbox::gather(std::span<const PlanEntry> entries, Collectives& group, Clock::time_point deadline,
@@ -48,7 +48,7 @@ bool SliceInbox::collect(std::span<const PlanEntry> entries, Clock::time_point d
 
 void SliceInbox::end_links() {
   links_.end_all();
-  states_.end_all();
+  hidden_states_.end_all();
 }
 
 void SliceInbox::take(Incoming& incoming) {
@@ -56,11 +56,12 @@ void SliceInbox::take(Incoming& incoming) {
     slots_.put(*slice);
     door_->recycle(std::move(*slice));
   } else if (const auto* offer = std::get_if<LinkOffer>(&incoming.message)) {
-    offer->states ? states_.join(*offer, incoming.peer) : links_.join(*offer, incoming.peer, *door_, slots_);
+    offer->hidden_states ? hidden_states_.join(*offer, incoming.peer)
+                         : links_.join(*offer, incoming.peer, *door_, slots_);
   } else if (const auto* transfer = std::get_if<QTransfer>(&incoming.message)) {
     links_.receive(*transfer, incoming.peer, *door_, slots_);
   } else if (const auto* failure = std::get_if<Failure>(&incoming.message)) {
-    states_.refuse(incoming.peer, failure->message);
+    hidden_states_.refuse(incoming.peer, failure->message);
   }
 }
 

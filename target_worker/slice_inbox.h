@@ -8,24 +8,24 @@
 
 #include "comm/collectives.h"
 #include "comm/transport.h"
+#include "target_worker/hidden_state_links.h"
 #include "target_worker/slice_links.h"
 #include "target_worker/slice_slots.h"
-#include "target_worker/state_links.h"
 
 namespace outrider {
 
 class SliceInbox {
  public:
   // `door`: the endpoint to which draft workers connect. `links`: from their devices to this rank's, with one
-  // slot more than there are sequences; empty: no links. `states`: from the leader's device to theirs; empty:
-  // no links.
+  // slot more than there are sequences; empty: no links. `hidden_states`: from the leader's device to theirs;
+  // empty: no links.
   SliceInbox(std::unique_ptr<Transport> door, const SliceSlotsOptions& options, RowLinks links = {},
-             RowLinks states = {})
+             RowLinks hidden_states = {})
       : door_(std::move(door)),
         slots_(options),
-        has_links_(links.join || states.join),
+        has_links_(links.join || hidden_states.join),
         links_(std::move(links)),
-        states_(std::move(states), *door_) {}
+        hidden_states_(std::move(hidden_states), *door_) {}
 
   // Forgets slices of earlier plans. Takes all messages that have arrived, including dropped drafts, so that
   // no worker's transfers wait for long, and link offers that cannot be accepted, so that they are refused at
@@ -42,7 +42,7 @@ class SliceInbox {
   // Called when there will be no more plans.
   void end_links();
   SliceSlots& slots() { return slots_; }
-  StateLinks& states() { return states_; }
+  HiddenStateLinks& hidden_states() { return hidden_states_; }
 
  private:
   void take(Incoming& incoming);
@@ -51,7 +51,7 @@ class SliceInbox {
   SliceSlots slots_;
   const bool has_links_;
   SliceLinks links_;
-  StateLinks states_;
+  HiddenStateLinks hidden_states_;
 };
 
 }  // namespace outrider

@@ -8,9 +8,9 @@
 
 #include "comm/messages/joining.h"
 #include "target_worker/hidden_rows.h"
+#include "target_worker/hidden_state_drafter.h"
+#include "target_worker/hidden_state_reader.h"
 #include "target_worker/slice_inbox.h"
-#include "target_worker/state_drafter.h"
-#include "target_worker/state_reader.h"
 
 namespace outrider {
 
@@ -33,14 +33,14 @@ struct TargetOptions {
   // on none.
   std::shared_ptr<const DraftHead> head;
   // Not 0: the group drafts by itself with the leader's `drafter`, and this is its fingerprint. With early
-  // exit (the model's own first layers), every rank has a drafter. The model has the drafter's taps.
+  // exit (the model's own first layers), every rank has a drafter. The model has the drafter's aux layers.
   uint64_t own_drafter = 0;
-  std::shared_ptr<StateDrafter> drafter;
-  // Not 0: the fingerprint of the head that a draft worker has; the leader's `states` send it rows of
-  // `state_width` numbers. The model has the head's taps.
-  uint64_t state_head = 0;
-  int32_t state_width = 0;
-  std::shared_ptr<StateReader> states;
+  std::shared_ptr<HiddenStateDrafter> drafter;
+  // Not 0: the fingerprint of the head that a draft worker has; the leader's `hidden_states` send it rows of
+  // `hidden_state_width` numbers. The model has the head's aux layers.
+  uint64_t hidden_state_head = 0;
+  int32_t hidden_state_width = 0;
+  std::shared_ptr<HiddenStateReader> hidden_states;
   // The rank leaves when this returns true; empty: only when the coordinator sends a Shutdown. For a group
   // that joined from elsewhere.
   std::function<bool()> asked_to_leave;

@@ -109,7 +109,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   StepResult result{.step = plan.step};
   if (plan.entries.empty()) {
     if (options_.slice_inbox) options_.slice_inbox->look();
-    tell_states(plan, result);
+    tell_hidden_states(plan, result);
     return result;
   }
 
@@ -133,7 +133,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   {
     const PhaseTimer timer(result.commit_ns);
     commit(plan, verdicts, result);
-    tell_states(plan, result);
+    tell_hidden_states(plan, result);
   }
   if (options_.drafter) {
     const PhaseTimer timer(result.draft_ns);
@@ -293,7 +293,7 @@ void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> ve
 
 // The next round of every sequence that goes on. Ranks get drafts by plans alone, from the leader's result.
 void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
-  StateDrafter& drafter = *options_.drafter;
+  HiddenStateDrafter& drafter = *options_.drafter;
   drafter.begin();
   auto verdict = result.verdicts.begin();
   for (const PlanEntry& entry : plan.entries) {
@@ -316,11 +316,12 @@ void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
 
 // Sends hidden states of committed tokens to the draft workers that lack them. Every rank keeps the same
 // hidden states, so one rank sends.
-void TargetWorker::tell_states(const StepPlan& plan, StepResult& result) {
-  if (!options_.states) return;
-  for (const StateAsk& ask : plan.states) {
-    StateLink* const link = options_.slice_inbox ? options_.slice_inbox->states().to(ask.worker) : nullptr;
-    options_.states->tell(sequences_.at(ask.sequence).kv, ask, link, result.states);
+void TargetWorker::tell_hidden_states(const StepPlan& plan, StepResult& result) {
+  if (!options_.hidden_states) return;
+  for (const HiddenStateRequest& ask : plan.hidden_states) {
+    HiddenStateLink* const link =
+        options_.slice_inbox ? options_.slice_inbox->hidden_states().to(ask.worker) : nullptr;
+    options_.hidden_states->tell(sequences_.at(ask.sequence).kv, ask, link, result.hidden_states);
   }
 }
 

@@ -66,7 +66,7 @@ class TargetWorker {
   // Applies the verifier's results, which are in the order of the plan's entries.
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
   void draft_next(const StepPlan& plan, StepResult& result);
-  void tell_states(const StepPlan& plan, StepResult& result);
+  void tell_hidden_states(const StepPlan& plan, StepResult& result);
 
   Model& model_;
   Collectives& group_;

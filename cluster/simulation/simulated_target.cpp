@@ -79,12 +79,12 @@ StepResult SimulatedTarget::verify(const StepPlan& plan) {
     if (head_) head_->committed(entry, result.verdicts.back());
   }
   // The content of the rows is never used in a simulation.
-  for (const StateAsk& ask : plan.states)
-    result.states.push_back({.sequence = ask.sequence,
-                             .first = ask.first,
-                             .ids = {},
-                             .width = 1,
-                             .values = std::vector<uint16_t>(static_cast<size_t>(ask.count))});
+  for (const HiddenStateRequest& ask : plan.hidden_states)
+    result.hidden_states.push_back({.sequence = ask.sequence,
+                                    .first = ask.first,
+                                    .ids = {},
+                                    .width = 1,
+                                    .values = std::vector<uint16_t>(static_cast<size_t>(ask.count))});
   const double seconds = plan.entries.empty() ? 0 : cost_.seconds(rows, context);
   busy_ += seconds;
   result.forward_ns = static_cast<int64_t>(seconds * 1e9 + 0.5);

@@ -24,9 +24,9 @@ struct QSlice {
 // A worker with a GPU of its own has begun to make a communicator with the ranks (comm/row_link.h). A rank
 // that cannot take part, now or later, answers with Failure.
 struct LinkOffer {
-  Generation worker;    // as in its Hello
-  std::string id;       // names the communicator
-  bool states = false;  // for hidden states from the leader; false: for rows of q to all ranks
+  Generation worker;           // as in its Hello
+  std::string id;              // names the communicator
+  bool hidden_states = false;  // for hidden states from the leader; false: for rows of q to all ranks
 };
 
 // Replaces a QSlice: announces a worker's next transfer through its communicator, `number` 1, 2, ..., with
@@ -43,9 +43,9 @@ struct QTransfer {
 // ---- from the leader ------------------------------------------------------------
 
 // Announces the next transfer of `rows` hidden states through the communicator of worker and leader; `number`
-// counts 1, 2, ... The StateRows message with this transfer number names the sequence. A worker that takes no
-// more transfers answers with Failure.
-struct StateTransfer {
+// counts 1, 2, ... The HiddenStateRows message with this transfer number names the sequence. A worker that
+// takes no more transfers answers with Failure.
+struct HiddenStateTransfer {
   uint64_t number = 0;
   int32_t rows = 0;
 };

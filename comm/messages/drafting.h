@@ -75,16 +75,16 @@ struct Propose {
 };
 constexpr int32_t kMostSuccessorRows = 256;
 
-// Hidden states of the target at committed positions, the input of a head (heads/state_projection.h). A row
-// depends only on the committed text up to its token, so rows may come late, repeated and in any order.
-struct StateRows {
+// Hidden states of the target at committed positions, the input of a head (heads/hidden_state_projection.h).
+// A row depends only on the committed text up to its token, so rows may come late, repeated and in any order.
+struct HiddenStateRows {
   SequenceId sequence;
   Position first;                // of the token of the first row
   std::vector<TokenId> ids;      // to a worker: the token after that of each row; empty from the target
   int32_t width = 0;             // elements of a row
   std::vector<uint16_t> values;  // [rows, width], bf16
-  // Not 0: `count` rows go straight to the worker's device instead, by this transfer (StateTransfer), and
-  // `values` is empty.
+  // Not 0: `count` rows go straight to the worker's device instead, by this transfer (HiddenStateTransfer),
+  // and `values` is empty.
   uint64_t transfer = 0;
   int32_t count = 0;
 
@@ -145,7 +145,7 @@ struct Resync {
   Epoch epoch;
   Position committed;
   uint64_t hash = 0;
-  int32_t state_rows = 0;  // number of StateRows held, from the first token on
+  int32_t hidden_state_rows = 0;  // number of HiddenStateRows held, from the first token on
 };
 
 }  // namespace outrider

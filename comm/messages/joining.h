@@ -56,10 +56,10 @@ struct Hello {
   uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
   uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
   int64_t kv_blocks = 0;     // of a target rank's KV cache, the same on every rank; 0: it keeps no prefixes
-  // From a target group: it sends StateRows for the head with this fingerprint, `state_width` numbers a row.
-  // From a draft worker: it drafts with that head and needs them. 0: neither.
-  uint64_t state_head = 0;
-  int32_t state_width = 0;
+  // From a target group: it sends HiddenStateRows for the head with this fingerprint, `hidden_state_width`
+  // numbers a row. From a draft worker: it drafts with that head and needs them. 0: neither.
+  uint64_t hidden_state_head = 0;
+  int32_t hidden_state_width = 0;
   // From a draft worker: it drafts with TokenSuccessors, which every target group can send.
   bool successors = false;
   // From a draft worker: it finds drafts in the text, and weighs their cost with Propose::row_ns.

@@ -65,15 +65,15 @@ struct PrefixChange {
   int32_t length = 0;
 };
 
-// Requests StateRows of a sequence: for the tokens at [first, first + count) that have keys and values after
-// the pass.
-struct StateAsk {
+// Requests HiddenStateRows of a sequence: for the tokens at [first, first + count) that have keys and values
+// after the pass.
+struct HiddenStateRequest {
   SequenceId sequence;
   Position first;
   int32_t count = 0;
   Generation worker;  // the receiver
 };
-constexpr int64_t kMostStateBytes = int64_t{32} << 20;  // limit for all rows of a plan
+constexpr int64_t kMostHiddenStateBytes = int64_t{32} << 20;  // limit for all rows of a plan
 
 // Every target rank replays the same plans, so block tables never travel.
 struct StepPlan {
@@ -85,7 +85,7 @@ struct StepPlan {
   std::vector<SequenceId> closes;      // applied second
   std::vector<Open> opens;             // applied third
   std::vector<PlanEntry> entries;
-  std::vector<StateAsk> states;  // at most one for a sequence, which is open after the opens
+  std::vector<HiddenStateRequest> hidden_states;  // at most one for a sequence, which is open after the opens
 };
 
 // ---- from the leader ----------------------------------------------------------------------
@@ -140,7 +140,7 @@ struct StepResult {
   std::vector<Draft> drafts;  // for the entries that asked for one, unless drafting failed
   int64_t draft_ns = 0;       // for all drafts together
   // The requested rows, in plan order, as far as available. A sequence's rows may come in consecutive parts.
-  std::vector<StateRows> states;
+  std::vector<HiddenStateRows> hidden_states;
 };
 
 }  // namespace outrider

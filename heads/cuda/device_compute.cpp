@@ -328,22 +328,22 @@ int64_t DeviceCompute::narrow(FloatRows from, uint16_t* to) {
   return std::find(flags, flags + rows, 0u) - flags;
 }
 
-void DeviceCompute::read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) {
+void DeviceCompute::read_hidden_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) {
   if (&target != beside_) {
     const FloatRows written = open(to);
-    for (int64_t r = 0; r < to.extent(0); ++r) target.read_states(sequence, first + r, written.row(r));
+    for (int64_t r = 0; r < to.extent(0); ++r) target.read_hidden_states(sequence, first + r, written.row(r));
     return close(to);
   }
-  for (int64_t begin = 0; begin < to.extent(0); begin += StateSlots::kMost) {
-    StateSlots slots;
-    while (slots.count < StateSlots::kMost && begin + slots.count < to.extent(0)) {
+  for (int64_t begin = 0; begin < to.extent(0); begin += HiddenStateSlots::kMost) {
+    HiddenStateSlots slots;
+    while (slots.count < HiddenStateSlots::kMost && begin + slots.count < to.extent(0)) {
       const KvSlot slot = target.kv().slot(sequence, first + begin + slots.count);
       slots.tokens[slots.count++] = slot.block * kBlockTokens + slot.slot;
     }
     RowsAt some = at(to);
     some.data += begin * some.stride;
     some.rows = slots.count;
-    gather_states(stream(), beside_->states(), slots, some);
+    gather_hidden_states(stream(), beside_->hidden_states(), slots, some);
   }
 }
 

@@ -47,7 +47,7 @@ class DeviceCompute final : public HeadCompute {
   void widen(const uint16_t* from, FloatRows to) override;
   int64_t narrow(FloatRows from, uint16_t* to) override;
   void wait() override { stream().synchronize(); }
-  void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) override;
+  void read_hidden_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) override;
 
   void normalise(FloatRows x, const HeadVector& weight, float epsilon, FloatRows to) override;
   void normalise(FloatRows x, const HeadVector& weight, float epsilon, Operand to) override;

@@ -72,14 +72,14 @@ __global__ void __launch_bounds__(kThreads) narrow_apart(const RowsAt from, bf16
 }
 
 __global__ void __launch_bounds__(kThreads)
-    gather_apart(const StateRows states, const StateSlots slots, const RowsAt to) {
+    gather_apart(const HiddenStateRows hidden_states, const HiddenStateSlots slots, const RowsAt to) {
   await_inputs();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, m = blockIdx.y;
   if (i >= to.columns) return;
-  const int64_t at = slots.tokens[m] * states.size + i;
-  to.data[m * to.stride + i] = states.type == KvType::kBFloat16
-                                   ? to_float(static_cast<const bf16*>(states.data)[at])
-                                   : static_cast<const float*>(states.data)[at];
+  const int64_t at = slots.tokens[m] * hidden_states.size + i;
+  to.data[m * to.stride + i] = hidden_states.type == KvType::kBFloat16
+                                   ? to_float(static_cast<const bf16*>(hidden_states.data)[at])
+                                   : static_cast<const float*>(hidden_states.data)[at];
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -167,11 +167,12 @@ void narrow_rows(StreamView stream, const RowsAt& from, bf16* to, uint32_t* fini
          &narrow_apart, from, to, finite);
 }
 
-void gather_states(StreamView stream, const StateRows& states, const StateSlots& slots, const RowsAt& to) {
-  CHECK(slots.count == to.rows && to.columns == states.size, "{} slots, {} rows of {} numbers", slots.count,
-        to.rows, to.columns);
+void gather_hidden_states(StreamView stream, const HiddenStateRows& hidden_states,
+                          const HiddenStateSlots& slots, const RowsAt& to) {
+  CHECK(slots.count == to.rows && to.columns == hidden_states.size, "{} slots, {} rows of {} numbers",
+        slots.count, to.rows, to.columns);
   if (to.rows * to.columns == 0) return;
-  launch(stream, elements_of(to), &gather_apart, states, slots, to);
+  launch(stream, elements_of(to), &gather_apart, hidden_states, slots, to);
 }
 
 void spread_rows(StreamView stream, const RowsAt& x, const RowNumbers& numbers, const int32_t* own_of,

@@ -36,12 +36,13 @@ void widen_rows(StreamView stream, const bf16* from, const RowsAt& to);
 // The other way round, rounded. finite[m]: whether row m is, as a number; in memory that the host may read.
 void narrow_rows(StreamView stream, const RowsAt& from, bf16* to, uint32_t* finite);
 // to[m, :] = the state of slot tokens[m].
-struct StateSlots {
+struct HiddenStateSlots {
   static constexpr int32_t kMost = 64;
   int64_t tokens[kMost];  // block * kBlockTokens + token of the block
   int32_t count = 0;
 };
-void gather_states(StreamView stream, const StateRows& states, const StateSlots& slots, const RowsAt& to);
+void gather_hidden_states(StreamView stream, const HiddenStateRows& hidden_states,
+                          const HiddenStateSlots& slots, const RowsAt& to);
 
 // to[m, v] = x[numbers.rows[m], own_of[v]], -inf where that is -1. Without own_of, v itself.
 struct RowNumbers {

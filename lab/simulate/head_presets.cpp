@@ -31,8 +31,8 @@ double layer_parameters(const ModelConfig& m, double inputs) {
          3.0 * hidden * static_cast<double>(m.intermediate_size);
 }
 
-// The projection of EAGLE-3's taps is applied to committed tokens alone, at the target. A module's layer is
-// the target's, with a mixture where that has any.
+// The projection of EAGLE-3's aux layers is applied to committed tokens alone, at the target. A module's
+// layer is the target's, with a mixture where that has any.
 HeadSize size_of_head(std::string_view head, const ModelConfig& m) {
   const auto hidden = static_cast<double>(m.hidden_size), vocabulary = static_cast<double>(m.vocab_size);
   const double square = hidden * hidden, output = vocabulary * hidden;

@@ -24,8 +24,8 @@ Hello hello(Role role, uint64_t generation, const JobOptions& options) {
           .max_sequences = options.max_num_seqs * (role == Role::kDraft ? options.groups : 1),
           .own_drafter = role == Role::kTarget && options.beside_target ? uint64_t{1} : 0,
           .kv_blocks = role == Role::kTarget ? options.kv_blocks : 0,
-          .state_head = options.state_row_bytes > 0 ? uint64_t{1} : 0,
-          .state_width = options.state_row_bytes > 0 ? 1 : 0,
+          .hidden_state_head = options.hidden_state_row_bytes > 0 ? uint64_t{1} : 0,
+          .hidden_state_width = options.hidden_state_row_bytes > 0 ? 1 : 0,
           .row_price = role == Role::kTarget ? row_price(options.target) : kUnknownPrice};
 }
 
@@ -48,10 +48,11 @@ constexpr size_t kResultBytes = 96;
 
 // A simulated row is one number.
 size_t bytes_of(const Message& message, const JobOptions& options) {
-  const auto* const rows = std::get_if<StateRows>(&message);
+  const auto* const rows = std::get_if<HiddenStateRows>(&message);
   const size_t bytes = wire_bytes(message);
   if (!rows) return bytes;
-  return bytes + static_cast<size_t>(options.state_row_bytes * static_cast<double>(rows->values.size()));
+  return bytes +
+         static_cast<size_t>(options.hidden_state_row_bytes * static_cast<double>(rows->values.size()));
 }
 
 }  // namespace

@@ -27,9 +27,10 @@ struct JobOptions {
   int32_t max_context = 1 << 20;
   int64_t kv_blocks = 0;  // of each group, for texts that begin alike too; 0: nothing is kept for others
   Pipeline pipeline = Pipeline::kLockstep;
-  SimulatedGuesses guesses;    // drafts for the drafters
-  int32_t fanout = 8;          // outcomes prepared for at most, per sequence
-  double state_row_bytes = 0;  // not 0: drafters are heads, which are sent so much for a committed token
+  SimulatedGuesses guesses;  // drafts for the drafters
+  int32_t fanout = 8;        // outcomes prepared for at most, per sequence
+  double hidden_state_row_bytes =
+      0;                       // not 0: drafters are heads, which are sent so much for a committed token
   bool in_turns = false;       // drafter i is on one of the devices of group i: either passes, or the other
   bool beside_target = false;  // no drafters: each leader drafts behind its passes, at the cost of `draft`
 };

@@ -130,7 +130,7 @@ Status add_known_head(const SimulatedRun& run, const HardwareCost& target, doubl
     job.memory.draft_weights = weights;
     job.memory.draft_kv = tokens * head.kv_token_bytes;
   } else {
-    job.options.state_row_bytes = head.row_bytes;
+    job.options.hidden_state_row_bytes = head.row_bytes;
     job.draft_memory = {.weights = weights,
                         .kv = tokens_of_drafter(run, tokens) * head.kv_token_bytes,
                         .usable = target.usable_bytes};

@@ -20,7 +20,8 @@ enum class DraftPlace {
   kColocated,    // each drafter is on a device of a target group, in turns with it
   kCpu,          // drafters are on CPUs, which cost no device
   kHeads,        // a head beside each target: a share of its layers, run after a commit without a message
-  kHeadWorkers,  // each drafter has a head and a device of its own, and is sent rows of the target's states
+  kHeadWorkers,  // each drafter has a head and a device of its own, and is sent rows of the target's hidden
+                 // states
 };
 std::string_view name_of(DraftPlace place);
 Result<DraftPlace> parse_draft_place(std::string_view name);

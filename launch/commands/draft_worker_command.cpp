@@ -44,7 +44,7 @@ bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 
 struct WorkerModels {
   std::unique_ptr<Model> model;
   std::shared_ptr<const DraftHead> head;
-  std::unique_ptr<Head> state_head;
+  std::unique_ptr<Head> hidden_state_head;
 };
 
 class JoinedWorker {
@@ -101,8 +101,9 @@ class JoinedWorker {
         .generation = new_generation(),
         .max_sequences = settings_.run.models.max_num_seqs,
         .head_fingerprint = head_ ? head_->fingerprint() : 0,
-        .state_head = models_.state_head ? prepared_.state_head : 0,
-        .state_width = models_.state_head ? static_cast<int32_t>(models_.state_head->hidden_size()) : 0,
+        .hidden_state_head = models_.hidden_state_head ? prepared_.hidden_state_head : 0,
+        .hidden_state_width =
+            models_.hidden_state_head ? static_cast<int32_t>(models_.hidden_state_head->hidden_size()) : 0,
         .successors = settings_.run.models.reads_successors(),
         .finds_text = settings_.run.models.finds_text(),
         .join_timeout = kJoinTimeout,
@@ -116,12 +117,13 @@ class JoinedWorker {
     std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
-    auto states = states_of(*welcome, options.generation);
+    auto hidden_states = states_of(*welcome, options.generation);
     std::optional<milliseconds> pause;
     {
       const auto drafter =
-          models_.state_head
-              ? make_head_worker(settings_.run.models, *models_.state_head, welcome->eos_ids, states.get())
+          models_.hidden_state_head
+              ? make_head_worker(settings_.run.models, *models_.hidden_state_head, welcome->eos_ids,
+                                 hidden_states.get())
               : make_drafter(settings_.run.models, prepared_, models_.model.get(), welcome->target.vocab_size,
                              welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
       DraftWorker worker(*drafter, *transport, options);
@@ -132,7 +134,7 @@ class JoinedWorker {
     tell(fmt::format("unloaded for {} s: its drafts have not paid for long",
                      static_cast<double>(pause->count()) / 1000));
     slices.reset();
-    states.reset();
+    hidden_states.reset();
     head_ = nullptr;
     models_ = {};
     rested_ = rest_at(*transport, *pause, options);
@@ -157,14 +159,15 @@ class JoinedWorker {
   }
 
   // Null: hidden states come through the coordinator.
-  std::unique_ptr<StateInbox> states_of(const Welcome& welcome, Generation self) const {
-    const std::string gpu = models_.state_head ? linkable_gpu(device()) : "";
-    if (!may_link_states(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return nullptr;
-    const auto connect = [&]() -> Result<std::unique_ptr<StateInbox>> {
-      const int64_t width = models_.state_head->hidden_size();
-      ASSIGN_OR_RETURN(auto links, make_state_receiver(device(), width, settings_.run.models.max_num_seqs));
-      return StateInbox::connect(welcome.slices, std::move(links), models_.state_head->compute(),
-                                 {.worker = self, .width = width}, kJoiningConnectTimeout);
+  std::unique_ptr<HiddenStateInbox> states_of(const Welcome& welcome, Generation self) const {
+    const std::string gpu = models_.hidden_state_head ? linkable_gpu(device()) : "";
+    if (!may_link_hidden_states(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return nullptr;
+    const auto connect = [&]() -> Result<std::unique_ptr<HiddenStateInbox>> {
+      const int64_t width = models_.hidden_state_head->hidden_size();
+      ASSIGN_OR_RETURN(auto links,
+                       make_hidden_state_receiver(device(), width, settings_.run.models.max_num_seqs));
+      return HiddenStateInbox::connect(welcome.slices, std::move(links), models_.hidden_state_head->compute(),
+                                       {.worker = self, .width = width}, kJoiningConnectTimeout);
     };
     auto inbox = connect();
     if (inbox.ok()) return std::move(inbox).value();
@@ -205,8 +208,9 @@ Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepa
     WorkerModels models;
     if (settings.run.models.head()) {
       ASSIGN_OR_RETURN(auto compute, head_compute(settings.run, threads, nullptr));
-      ASSIGN_OR_RETURN(models.state_head, load_head(settings.run, prepared, settings.run.models.sequences(),
-                                                    std::move(compute)));
+      ASSIGN_OR_RETURN(
+          models.hidden_state_head,
+          load_head(settings.run, prepared, settings.run.models.sequences(), std::move(compute)));
     }
     if (settings.run.models.uses_draft_model()) {
       ASSIGN_OR_RETURN(models.model, ranks.load());

@@ -134,8 +134,8 @@ class RandomMessages {
   void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) {
     fill_all(m.role, m.generation, m.model, m.vocabulary_beginnings, m.max_sequences, m.slices,
-             m.head_fingerprint, m.own_drafter, m.kv_blocks, m.state_head, m.state_width, m.successors,
-             m.finds_text);
+             m.head_fingerprint, m.own_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
+             m.successors, m.finds_text);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
@@ -184,21 +184,23 @@ class RandomMessages {
   void fill(PrefixChange::Kind& value) { value = static_cast<PrefixChange::Kind>(below(2)); }
   void fill(PrefixChange& m) { fill_all(m.kind, m.prefix, m.sequence, m.length); }
   void fill(StepPlan& m) {
-    fill_all(m.step, m.state_hash, m.prefixes, m.closes, m.opens, m.entries, m.states);
+    fill_all(m.step, m.state_hash, m.prefixes, m.closes, m.opens, m.entries, m.hidden_states);
   }
-  void fill(StateAsk& m) { fill_all(m.sequence, m.first, m.count, m.worker); }
+  void fill(HiddenStateRequest& m) { fill_all(m.sequence, m.first, m.count, m.worker); }
   void fill(PromptScores& m) { fill_all(m.sequence, m.logprobs); }
   void fill(StepResult& m) {
     fill_all(m.step, m.verdicts, m.scores, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns,
-             m.states);
+             m.hidden_states);
   }
   void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows, m.weights); }
-  void fill(LinkOffer& m) { fill_all(m.worker, m.id, m.states); }
+  void fill(LinkOffer& m) { fill_all(m.worker, m.id, m.hidden_states); }
   void fill(QTransfer& m) { fill_all(m.sequence, m.round, m.worker, m.number, m.sums, m.drafted); }
-  void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash, m.state_rows); }
+  void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash, m.hidden_state_rows); }
   void fill(Rest& m) { fill(m.pause_ms); }
-  void fill(StateRows& m) { fill_all(m.sequence, m.first, m.ids, m.width, m.values, m.transfer, m.count); }
-  void fill(StateTransfer& m) { fill_all(m.number, m.rows); }
+  void fill(HiddenStateRows& m) {
+    fill_all(m.sequence, m.first, m.ids, m.width, m.values, m.transfer, m.count);
+  }
+  void fill(HiddenStateTransfer& m) { fill_all(m.number, m.rows); }
 
   template <class... Fields>
   void fill_all(Fields&... fields) {

@@ -58,7 +58,9 @@ struct DraftingWorker::Parts {
         gate(options.needs_rows ? std::make_unique<RowsGate>(std::move(drafter)) : nullptr),
         slices(make_sender(options)),
         worker(gate ? static_cast<Drafter&>(*gate) : *drafter, outbox,
-               {.info = {}, .state_width = gate ? 1 : 0, .slices = options.ranks > 0 ? &slices : nullptr}) {}
+               {.info = {},
+                .hidden_state_width = gate ? 1 : 0,
+                .slices = options.ranks > 0 ? &slices : nullptr}) {}
 
   const bool keeps;
   Outbox outbox;

@@ -20,7 +20,7 @@ class DraftingWorker {
     int ranks = 0;  // of the target, which takes dense q in slices
     std::function<Status(int rank, const QSlice& slice)> to_rank;
     Generation generation{1};
-    bool needs_rows = false;  // of the target's states
+    bool needs_rows = false;  // of the target's hidden states
   };
   explicit DraftingWorker(const Options& options);
   ~DraftingWorker();

@@ -168,7 +168,7 @@ TEST(LyingDraftWorker, NoFieldChangesTheText) {
   expect_plain_text_whatever(StepResult{.verdicts = {Verdict{.sequence = kRequest}}});
   expect_plain_text_whatever(QSlice{.sequence = kRequest, .rows = 1, .weights = {1}});
   expect_plain_text_whatever(LinkOffer{.id = "it"});
-  expect_plain_text_whatever(StateTransfer{.number = 1, .rows = 1});
+  expect_plain_text_whatever(HiddenStateTransfer{.number = 1, .rows = 1});
   expect_plain_text_whatever(QTransfer{.sequence = kRequest, .sums = {1}, .drafted = {1}});
 }
 

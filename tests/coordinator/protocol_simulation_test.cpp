@@ -19,11 +19,11 @@ struct Schedule {
   std::vector<SimulatedRequest> requests;
   int workers = 1;
   double accuracy = 0.7;
-  int64_t kv_blocks = 0;  // of the target; 0: enough for all
-  int ranks = 0;          // that take slices of dense q; 0: the target has no endpoints for slices
-  bool states = false;    // drafters need rows of the target's
-  bool own = false;       // and the target drafts, too
-  bool shadows = false;   // drafts that rounds do not wait for, some of which come to nothing
+  int64_t kv_blocks = 0;       // of the target; 0: enough for all
+  int ranks = 0;               // that take slices of dense q; 0: the target has no endpoints for slices
+  bool hidden_states = false;  // drafters need rows of the target's
+  bool own = false;            // and the target drafts, too
+  bool shadows = false;        // drafts that rounds do not wait for, some of which come to nothing
 };
 
 // Rounds with and without drafts, and shadow drafts beside rounds of both kinds.
@@ -165,11 +165,11 @@ class ProtocolSimulation : public ::testing::Test {
   void run(uint64_t seed, const Faults& faults) { run(seed, faults, random_schedule(seed)); }
   void run_slices(uint64_t seed, const Faults& faults) { run(seed, faults, random_slices(seed)); }
 
-  // With drafters that need rows of the target's states.
+  // With drafters that need rows of the target's hidden states.
   void run_states(uint64_t seed, const Faults& faults, int64_t kv_blocks = 0, int32_t groups = 1) {
     Schedule schedule = random_schedule(seed);
     schedule.options.target_groups = groups;
-    schedule.states = true;
+    schedule.hidden_states = true;
     schedule.workers = std::max(1, schedule.workers);
     schedule.kv_blocks = kv_blocks;
     run(seed, faults, schedule);
@@ -179,7 +179,7 @@ class ProtocolSimulation : public ::testing::Test {
   void run_places(uint64_t seed, const Faults& faults, int64_t kv_blocks = 0, int32_t groups = 1) {
     Schedule schedule = random_schedule(seed);
     schedule.options.target_groups = groups;
-    schedule.states = schedule.own = true;
+    schedule.hidden_states = schedule.own = true;
     if (std::exchange(schedule.shadows, true) || seed % 2 == 0)  // a policy that draws no shadows of its own
       schedule.gamma = parse_gamma_policy(seed % 4 == 0 ? "ewma" : "fixed:gamma=3").value();
     schedule.options.pipeline = Pipeline::kLockstep;
@@ -196,7 +196,7 @@ class ProtocolSimulation : public ::testing::Test {
   void run(uint64_t seed, const Faults& faults, const Schedule& schedule) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SimulatedCluster cluster(seed, schedule.options, schedule.gamma, faults, schedule.workers,
-                             schedule.accuracy, schedule.ranks, schedule.kv_blocks, schedule.states);
+                             schedule.accuracy, schedule.ranks, schedule.kv_blocks, schedule.hidden_states);
     if (schedule.own) cluster.draft_at_targets(0, static_cast<int64_t>(seed % 100));
     ASSERT_TRUE(cluster.run(schedule.requests))
         << "did not end; virtual time " << cluster.virtual_us() << " us";
@@ -288,7 +288,7 @@ class ProtocolSimulation : public ::testing::Test {
   int64_t sliced_ = 0;  // drafts that were verified by slices
   int64_t prefix_hits_ = 0, preemptions_ = 0, failovers_ = 0;
   std::array<int64_t, 2> groups_used_{};   // target groups, of all schedules: those nothing began in, others
-  int64_t told_ = 0;                       // rows of states
+  int64_t told_ = 0;                       // rows of hidden states
   int64_t at_target_ = 0, at_worker_ = 0;  // rounds by where a head drafts
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
   std::array<int64_t, 4> finished_{};  // requests, by FinishReason

@@ -326,7 +326,8 @@ TEST(FoundDrafts, AreEndedByTheDrafterWhereThePolicyWeighsCosts) {
   EXPECT_EQ(of_ngrams.pass_ns, 0);
 }
 
-// ---- drafters that read the target's states -------------------------------------------------------------
+// ---- drafters that read the target's hidden states
+// -------------------------------------------------------------
 
 class StatesOnTheirWay : public ::testing::Test {
  protected:
@@ -340,8 +341,8 @@ class StatesOnTheirWay : public ::testing::Test {
               .model =
                   {.name = "m", .vocab_size = 50, .vocabulary_fingerprint = 1, .max_context = 500, .isa = ""},
               .max_sequences = 4,
-              .state_head = 77,
-              .state_width = 2}});
+              .hidden_state_head = 77,
+              .hidden_state_width = 2}});
     join(77);
   }
   void join(uint64_t head, Generation generation = Generation(5)) {
@@ -349,7 +350,7 @@ class StatesOnTheirWay : public ::testing::Test {
                                         .generation = generation,
                                         .model = {.name = "h", .max_context = 500, .isa = ""},
                                         .max_sequences = 4,
-                                        .state_head = head}});
+                                        .hidden_state_head = head}});
   }
   void submit() {
     Request request;
@@ -369,9 +370,9 @@ class StatesOnTheirWay : public ::testing::Test {
     }
   }
   // The result of the plan that is out, with `rows` of what it asked for.
-  void answer(int32_t accepted, size_t rows, std::vector<StateRows> by_link = {}) {
+  void answer(int32_t accepted, size_t rows, std::vector<HiddenStateRows> by_link = {}) {
     StepResult result{.step = plan_.step, .verdicts = {}};
-    result.states = std::move(by_link);
+    result.hidden_states = std::move(by_link);
     for (const PlanEntry& entry : plan_.entries)
       result.verdicts.push_back({.sequence = kOnly,
                                  .epoch = entry.epoch,
@@ -380,11 +381,11 @@ class StatesOnTheirWay : public ::testing::Test {
                                  .accepted_count = accepted,
                                  .next = TokenId(9)});
     if (rows > 0)
-      result.states.push_back({.sequence = kOnly,
-                               .first = plan_.states.at(0).first,
-                               .ids = {},
-                               .width = 2,
-                               .values = std::vector<uint16_t>(2 * rows, 1)});
+      result.hidden_states.push_back({.sequence = kOnly,
+                                      .first = plan_.hidden_states.at(0).first,
+                                      .ids = {},
+                                      .width = 2,
+                                      .values = std::vector<uint16_t>(2 * rows, 1)});
     step(MessageReceived{kTarget, result});
   }
   template <class T>
@@ -405,14 +406,14 @@ class StatesOnTheirWay : public ::testing::Test {
 
 TEST_F(StatesOnTheirWay, AreAskedForWithEveryPlanAndHandedOnWithTheirTokens) {
   submit();
-  ASSERT_EQ(plan_.states.size(), 1u);
-  EXPECT_EQ(plan_.states[0].first, Position(0));
-  EXPECT_EQ(plan_.states[0].count, 3);
+  ASSERT_EQ(plan_.hidden_states.size(), 1u);
+  EXPECT_EQ(plan_.hidden_states[0].first, Position(0));
+  EXPECT_EQ(plan_.hidden_states[0].count, 3);
   (void)take<Open>();
   answer(0, 3);
   ASSERT_EQ(told_.size(), 2u) << "rows, then the Propose";
-  ASSERT_TRUE(std::holds_alternative<StateRows>(told_[0]));
-  const StateRows rows = std::get<StateRows>(told_[0]);
+  ASSERT_TRUE(std::holds_alternative<HiddenStateRows>(told_[0]));
+  const HiddenStateRows rows = std::get<HiddenStateRows>(told_[0]);
   EXPECT_EQ(rows.first, Position(0));
   EXPECT_EQ(rows.ids, (std::vector<TokenId>{TokenId(2), TokenId(3), TokenId(9)}));
   EXPECT_EQ(rows.values.size(), 6u);
@@ -426,13 +427,14 @@ TEST_F(StatesOnTheirWay, AreAskedForAgainWhereAWorkerLacksThem) {
   const auto text = protocol_.find(kOnly)->sequence.ids();
   step(MessageReceived{
       kWorker,
-      Resync{.sequence = kOnly, .committed = Position(4), .hash = prefix_hash(text), .state_rows = 1}});
+      Resync{
+          .sequence = kOnly, .committed = Position(4), .hash = prefix_hash(text), .hidden_state_rows = 1}});
   EXPECT_EQ(plans_, 2) << "though there is nothing else to do";
   EXPECT_TRUE(plan_.entries.empty());
-  EXPECT_EQ(plan_.states.at(0).first, Position(1));
-  EXPECT_EQ(plan_.states.at(0).count, 2);
+  EXPECT_EQ(plan_.hidden_states.at(0).first, Position(1));
+  EXPECT_EQ(plan_.hidden_states.at(0).count, 2);
   answer(0, 2);
-  const auto rows = take<StateRows>();
+  const auto rows = take<HiddenStateRows>();
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].first, Position(1));
   EXPECT_EQ(rows[0].ids, (std::vector<TokenId>{TokenId(3), TokenId(9)}));
@@ -442,25 +444,25 @@ TEST_F(StatesOnTheirWay, AreAskedForAgainWhereAWorkerLacksThem) {
 // Those that go from device to device: the worker hears which tokens they are of.
 TEST_F(StatesOnTheirWay, MayGoByALinkInParts) {
   submit();
-  EXPECT_EQ(plan_.states.at(0).worker, Generation(5));
+  EXPECT_EQ(plan_.hidden_states.at(0).worker, Generation(5));
   const auto told = [&](int32_t first, int32_t count, uint64_t transfer) {
-    return StateRows{.sequence = kOnly,
-                     .first = Position(first),
-                     .ids = {},
-                     .width = 2,
-                     .values = {},
-                     .transfer = transfer,
-                     .count = count};
+    return HiddenStateRows{.sequence = kOnly,
+                           .first = Position(first),
+                           .ids = {},
+                           .width = 2,
+                           .values = {},
+                           .transfer = transfer,
+                           .count = count};
   };
   answer(0, 0, {told(0, 2, 7), told(2, 1, 8)});
-  const auto rows = take<StateRows>();
+  const auto rows = take<HiddenStateRows>();
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].transfer, 7u);
   EXPECT_EQ(rows[0].ids, (std::vector<TokenId>{TokenId(2), TokenId(3)}));
   EXPECT_EQ(rows[1].transfer, 8u);
   EXPECT_EQ(rows[1].count, 1);
   EXPECT_EQ(rows[1].ids, std::vector<TokenId>{TokenId(9)});
-  EXPECT_EQ(protocol_.totals().state_link_bytes, 3 * 2 * 2);
+  EXPECT_EQ(protocol_.totals().hidden_state_link_bytes, 3 * 2 * 2);
   EXPECT_TRUE(protocol_.has_target());
 }
 
@@ -468,11 +470,12 @@ TEST_F(StatesOnTheirWay, MayGoByALinkInParts) {
 TEST_F(StatesOnTheirWay, ByALinkAreOfNoUseToAnotherWorker) {
   submit();
   join(77, Generation(6));
-  answer(0, 0,
-         {StateRows{.sequence = kOnly, .ids = {}, .width = 2, .values = {}, .transfer = 7, .count = 3}});
-  EXPECT_TRUE(take<StateRows>().empty());
-  EXPECT_EQ(plan_.states.at(0).first, Position(0));
-  EXPECT_EQ(plan_.states.at(0).worker, Generation(6));
+  answer(
+      0, 0,
+      {HiddenStateRows{.sequence = kOnly, .ids = {}, .width = 2, .values = {}, .transfer = 7, .count = 3}});
+  EXPECT_TRUE(take<HiddenStateRows>().empty());
+  EXPECT_EQ(plan_.hidden_states.at(0).first, Position(0));
+  EXPECT_EQ(plan_.hidden_states.at(0).worker, Generation(6));
   EXPECT_EQ(plans_, 2);
 }
 
@@ -490,19 +493,19 @@ TEST_F(StatesOnTheirWay, ThatTheTargetDoesNotHaveAreNotWaitedFor) {
 }
 
 TEST_F(StatesOnTheirWay, NobodyAskedForBreakTheProtocol) {
-  const std::vector<std::function<void(StateRows&)>> lies{
-      [](StateRows& rows) { rows.sequence = SequenceId(5); },
-      [](StateRows& rows) { rows.first = Position(1); },
-      [](StateRows& rows) { rows.width = 3; },
-      [](StateRows& rows) { rows.width = 0; },
-      [](StateRows& rows) { rows.values.resize(5); },
-      [](StateRows& rows) { rows.values.resize(100); },
-      [](StateRows& rows) { rows.values.clear(); },
-      [](StateRows& rows) { rows.ids = {TokenId(1)}; },
-      [](StateRows& rows) { rows.transfer = 1; },
-      [](StateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = 4; },
-      [](StateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = -1; },
-      [](StateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = 0; }};
+  const std::vector<std::function<void(HiddenStateRows&)>> lies{
+      [](HiddenStateRows& rows) { rows.sequence = SequenceId(5); },
+      [](HiddenStateRows& rows) { rows.first = Position(1); },
+      [](HiddenStateRows& rows) { rows.width = 3; },
+      [](HiddenStateRows& rows) { rows.width = 0; },
+      [](HiddenStateRows& rows) { rows.values.resize(5); },
+      [](HiddenStateRows& rows) { rows.values.resize(100); },
+      [](HiddenStateRows& rows) { rows.values.clear(); },
+      [](HiddenStateRows& rows) { rows.ids = {TokenId(1)}; },
+      [](HiddenStateRows& rows) { rows.transfer = 1; },
+      [](HiddenStateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = 4; },
+      [](HiddenStateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = -1; },
+      [](HiddenStateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = 0; }};
   for (const auto& lie : lies) {
     StatesOnTheirWay::SetUp();
     submit();
@@ -512,9 +515,9 @@ TEST_F(StatesOnTheirWay, NobodyAskedForBreakTheProtocol) {
                                     .round = plan_.entries[0].round,
                                     .base = plan_.entries[0].base,
                                     .next = TokenId(9)}}};
-    result.states.push_back(
+    result.hidden_states.push_back(
         {.sequence = kOnly, .first = {}, .ids = {}, .width = 2, .values = std::vector<uint16_t>(6, 1)});
-    lie(result.states[0]);
+    lie(result.hidden_states[0]);
     step(MessageReceived{kTarget, result});
     EXPECT_FALSE(protocol_.has_target());
     EXPECT_NE(protocol_.target_status().message().find("states"), std::string::npos);

@@ -26,7 +26,7 @@ class RowsGate final : public Drafter {
     texts_.erase(sequence);
     inner_->close(sequence);
   }
-  Status take(const StateRows& rows) override {
+  Status take(const HiddenStateRows& rows) override {
     const auto at = texts_.find(rows.sequence);
     if (at == texts_.end()) return not_found("sequence is not open");
     Text& text = at->second;
@@ -68,7 +68,7 @@ class RowsGate final : public Drafter {
     return {.sequence = sequence,
             .committed = Position(static_cast<int32_t>(at->second.ids.size())),
             .hash = prefix_hash(at->second.ids),
-            .state_rows = static_cast<int32_t>(at->second.rows)};
+            .hidden_state_rows = static_cast<int32_t>(at->second.rows)};
   }
   int32_t max_context() const override { return inner_->max_context(); }
 

@@ -24,12 +24,12 @@ Clock::time_point at_us(int64_t us) { return Clock::time_point(std::chrono::micr
 
 SimulatedCluster::SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma,
                                    Faults faults, int workers, double accuracy, int ranks, int64_t kv_blocks,
-                                   bool states)
+                                   bool hidden_states)
     : random_(seed),
       network_(random_),
       faults_(faults),
       accuracy_(accuracy),
-      states_(states),
+      hidden_states_(hidden_states),
       protocol_(options, std::move(gamma)),
       max_rows_(options.max_rows_per_step),
       places_(std::min(options.max_num_seqs, kTargetSequences)),
@@ -119,8 +119,8 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
                                    .slices = doors,
                                    .own_drafter = drafts_at_targets_ ? uint64_t{1} : 0,
                                    .kv_blocks = kv_blocks_,
-                                   .state_head = states_ ? kToyStateHead : 0,
-                                   .state_width = states_ ? 1 : 0}});
+                                   .hidden_state_head = hidden_states_ ? kToyHiddenStateHead : 0,
+                                   .hidden_state_width = hidden_states_ ? 1 : 0}});
 }
 
 // Half of the targets that die hang without a message, and the step deadline detects them. Some targets
@@ -239,7 +239,8 @@ Status SimulatedCluster::send_slice(PeerId peer, int rank, const QSlice& slice) 
 
 void SimulatedCluster::send_to_worker(PeerId peer, Message& message) {
   const bool is_work = std::holds_alternative<Propose>(message) || std::holds_alternative<Open>(message) ||
-                       std::holds_alternative<Close>(message) || std::holds_alternative<StateRows>(message);
+                       std::holds_alternative<Close>(message) ||
+                       std::holds_alternative<HiddenStateRows>(message);
   if (const auto* propose = std::get_if<Propose>(&message); propose && propose->q_kind == QKind::kSlices) {
     const auto at = workers_.find(peer);
     if (at != workers_.end() && cut_off_.contains(Generation(at->second.life)))
@@ -284,12 +285,12 @@ void SimulatedCluster::worker_joins(PeerId peer) {
        .ranks = ranks_.count(),
        .to_rank = [this, peer](int rank, const QSlice& slice) { return send_slice(peer, rank, slice); },
        .generation = Generation(life),
-       .needs_rows = states_});
+       .needs_rows = hidden_states_});
   workers_.erase(peer);
   workers_.emplace(peer, Worker{std::move(worker), life});
   Hello hello{
       .role = Role::kDraft, .generation = Generation(life), .model = toy_info(), .max_sequences = room};
-  hello.state_head = states_ ? kToyStateHead : 0;
+  hello.hidden_state_head = hidden_states_ ? kToyHiddenStateHead : 0;
   hello.model.fingerprint = 1 + peer.value % 2;  // two kinds, as far as the coordinator knows
   step(MessageReceived{peer, std::move(hello)});
 }

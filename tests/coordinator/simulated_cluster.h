@@ -37,10 +37,11 @@ struct SimulatedOutcome {
 class SimulatedCluster {
  public:
   // `ranks`: ranks of a single target with endpoints for slices of dense q. `kv_blocks`: size of each
-  // target's cache; 0: enough for all sequences. The number of targets is options.target_groups. `states`:
-  // drafters need hidden states of the targets.
+  // target's cache; 0: enough for all sequences. The number of targets is options.target_groups.
+  // `hidden_states`: drafters need hidden states of the targets.
   SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma, Faults faults,
-                   int workers, double accuracy, int ranks = 0, int64_t kv_blocks = 0, bool states = false);
+                   int workers, double accuracy, int ranks = 0, int64_t kv_blocks = 0,
+                   bool hidden_states = false);
   // Call before run(). Targets draft too, with a draft head that the workers also have. `pass_us`: duration
   // of a forward pass; 0: a random delay like those of links. `draft_us`: duration of the draft after it.
   void draft_at_targets(int64_t pass_us, int64_t draft_us) {
@@ -59,7 +60,7 @@ class SimulatedCluster {
   std::string target_error() const;
   size_t sequences_at_targets() const;
   int64_t prefix_tokens() const;
-  int64_t told() const;  // rows of states that living targets told
+  int64_t told() const;  // rows of hidden states that living targets told
   bool target_failed() const { return struck_.target_failure > 0; }
   bool all_targets_failed() const { return all_targets_failed_; }  // at one time
   const FaultCounts& struck() const { return struck_; }
@@ -100,7 +101,7 @@ class SimulatedCluster {
   Faults faults_;
   FaultCounts struck_, slices_struck_;
   double accuracy_;
-  const bool states_;
+  const bool hidden_states_;
   bool drafts_at_targets_ = false;
   int64_t pass_us_ = 0, draft_us_ = 0;
   Protocol protocol_;

@@ -29,8 +29,8 @@ inline std::vector<TokenId> toy_plain(std::vector<TokenId> ids, int32_t max_toke
   return emitted;
 }
 
-// A row of the toy target's states: what the text up to its token is, as a finite number of bf16.
-constexpr uint64_t kToyStateHead = 5;
+// A row of the toy target's hidden states: what the text up to its token is, as a finite number of bf16.
+constexpr uint64_t kToyHiddenStateHead = 5;
 inline uint16_t toy_state(uint64_t prefix_hash) { return static_cast<uint16_t>(prefix_hash & 0x3fff); }
 
 }  // namespace outrider

@@ -67,21 +67,21 @@ StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& l
       check(false, "entry of an unknown sequence");
   }
   check(rows <= max_rows_, "too many rows");
-  for (const StateAsk& ask : plan.states) tell(ask, &result);
+  for (const HiddenStateRequest& ask : plan.hidden_states) tell(ask, &result);
   check(kv_.check_invariants().ok(), "the cache is broken");
   return result;
 }
 
-void ToyTarget::tell(const StateAsk& ask, StepResult* result) {
+void ToyTarget::tell(const HiddenStateRequest& ask, StepResult* result) {
   const auto held = sequences_.find(ask.sequence);
   check(held != sequences_.end() && ask.count > 0, "states of what is not open");
   if (held == sequences_.end()) return;
-  StateRows rows{.sequence = ask.sequence, .first = ask.first, .ids = {}, .width = 1, .values = {}};
+  HiddenStateRows rows{.sequence = ask.sequence, .first = ask.first, .ids = {}, .width = 1, .values = {}};
   const int64_t end = std::min(kv_.length(held->second.kv), int64_t{ask.first.value()} + ask.count);
   for (int64_t at = ask.first.value(); at < end; ++at)
     rows.values.push_back(toy_state(known(held->second, at)));
   told_ += static_cast<int64_t>(rows.values.size());
-  if (!rows.values.empty()) result->states.push_back(std::move(rows));
+  if (!rows.values.empty()) result->hidden_states.push_back(std::move(rows));
 }
 
 void ToyTarget::change(const PrefixChange& change) {

@@ -29,7 +29,7 @@ class ToyTarget {
   size_t open_sequences() const { return sequences_.size(); }
   size_t prefixes() const { return prefixes_.size(); }
   int64_t prefix_tokens() const { return prefix_tokens_; }  // that opens took from prefixes
-  int64_t told() const { return told_; }                    // rows of states
+  int64_t told() const { return told_; }                    // rows of hidden states
   const std::string& error() const { return error_; }       // of the first violation
   double nonfinite_chance = 0;
   bool drafts = false;  // for the rounds behind its passes, under rules that need no q; tokens are right
@@ -49,7 +49,7 @@ class ToyTarget {
   // the next token follows: a block that is another's gives another text.
   class Storage;
   void check(bool condition, const char* what);
-  void tell(const StateAsk& ask, StepResult* result);
+  void tell(const HiddenStateRequest& ask, StepResult* result);
   void change(const PrefixChange& change);
   void open(const Open& open);
   uint64_t known(const Held& held, int64_t slot) const;

@@ -27,13 +27,13 @@ class HeadDraftingTest : public ::testing::TestWithParam<testing::GoldenHead> {
             .sampling = sampling};
   }
   // Rows of tokens [first, end) of text().
-  StateRows rows(SequenceId sequence, int32_t first, int32_t end) const {
+  HiddenStateRows rows(SequenceId sequence, int32_t first, int32_t end) const {
     const auto ids = text(static_cast<size_t>(end) + 1);
-    StateRows rows{.sequence = sequence,
-                   .first = Position(first),
-                   .ids = {ids.begin() + first + 1, ids.end()},
-                   .width = static_cast<int32_t>(head_->hidden_size()),
-                   .values = {}};
+    HiddenStateRows rows{.sequence = sequence,
+                         .first = Position(first),
+                         .ids = {ids.begin() + first + 1, ids.end()},
+                         .width = static_cast<int32_t>(head_->hidden_size()),
+                         .values = {}};
     for (int32_t at = first; at < end; ++at)
       for (int32_t i = 0; i < rows.width; ++i)
         rows.values.push_back(to_bf16(static_cast<float>((at * 7 + i * 3) % 13) / 6 - 1).bits);
@@ -72,11 +72,11 @@ TEST_P(HeadDraftingTest, ARoundWaitsForItsRowsAndAsksWhenItIsAskedAgain) {
   EXPECT_TRUE(answers().empty());
   ASSERT_TRUE(drafter_.take(rows(kOne, 0, 12)).ok());
   EXPECT_TRUE(answers().empty());
-  EXPECT_EQ(drafter_.held(kOne).state_rows, 12);
+  EXPECT_EQ(drafter_.held(kOne).hidden_state_rows, 12);
   Propose again = propose(kOne, 20);
   again.sent_after_us = 900;
   EXPECT_FALSE(drafter_.begin(again).ok());
-  EXPECT_EQ(drafter_.held(kOne).state_rows, 12);
+  EXPECT_EQ(drafter_.held(kOne).hidden_state_rows, 12);
   EXPECT_EQ(drafter_.held(kOne).committed, Position(20));
   ASSERT_TRUE(drafter_.take(rows(kOne, 12, 19)).ok());
   const auto made = answers();
@@ -92,7 +92,7 @@ TEST_P(HeadDraftingTest, RowsMayComeTwiceAndOverlapAndNotBehindAGap) {
   ASSERT_TRUE(drafter_.open(open(kOne, 30)).ok());
   ASSERT_TRUE(drafter_.take(rows(kOne, 0, 10)).ok());
   EXPECT_FALSE(drafter_.take(rows(kOne, 14, 20)).ok());
-  EXPECT_EQ(drafter_.held(kOne).state_rows, 10);
+  EXPECT_EQ(drafter_.held(kOne).hidden_state_rows, 10);
   ASSERT_TRUE(drafter_.take(rows(kOne, 3, 15)).ok());
   ASSERT_TRUE(drafter_.take(rows(kOne, 0, 10)).ok());
   (void)answers();
@@ -104,19 +104,19 @@ TEST_P(HeadDraftingTest, RowsMayComeTwiceAndOverlapAndNotBehindAGap) {
 
 TEST_P(HeadDraftingTest, RowsThatWentByALinkThatThereIsNotAreMissing) {
   ASSERT_TRUE(drafter_.open(open(kOne, 20)).ok());
-  StateRows lost = rows(kOne, 0, 10);
+  HiddenStateRows lost = rows(kOne, 0, 10);
   lost.values.clear();
   lost.transfer = 1;
   lost.count = 10;
   EXPECT_EQ(drafter_.take(lost).code(), StatusCode::kUnavailable);
-  EXPECT_EQ(drafter_.held(kOne).state_rows, 0);
+  EXPECT_EQ(drafter_.held(kOne).hidden_state_rows, 0);
 }
 
 TEST_P(HeadDraftingTest, OtherTextsAreRefused) {
   EXPECT_FALSE(drafter_.take(rows(kOne, 0, 3)).ok()) << "not open";
   EXPECT_FALSE(drafter_.begin(propose(kOne, 3)).ok());
   ASSERT_TRUE(drafter_.open(open(kOne, 20)).ok());
-  StateRows other = rows(kOne, 0, 10);
+  HiddenStateRows other = rows(kOne, 0, 10);
   other.ids[4] = TokenId(5);
   EXPECT_FALSE(drafter_.take(other).ok());
   other = rows(kOne, 0, 30);
@@ -132,7 +132,7 @@ TEST_P(HeadDraftingTest, OtherTextsAreRefused) {
   Open afresh = open(kOne, 6);
   afresh.ids[3] = TokenId(9);
   ASSERT_TRUE(drafter_.open(afresh).ok());
-  EXPECT_EQ(drafter_.held(kOne).state_rows, 0);
+  EXPECT_EQ(drafter_.held(kOne).hidden_state_rows, 0);
 }
 
 // A round that went on without its draft: rows of later tokens have come.

@@ -84,8 +84,9 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
             .wants_guess = true};
   }
 
-  static StateRows state_rows(SequenceId sequence, int32_t first, int32_t last, int32_t width) {
-    StateRows rows{.sequence = sequence, .first = Position(first), .ids = {}, .width = width, .values = {}};
+  static HiddenStateRows hidden_state_rows(SequenceId sequence, int32_t first, int32_t last, int32_t width) {
+    HiddenStateRows rows{
+        .sequence = sequence, .first = Position(first), .ids = {}, .width = width, .values = {}};
     for (int32_t at = first; at <= last; ++at) rows.ids.emplace_back(at < 4 ? 41 + at % 7 : 41);
     rows.values.assign(rows.ids.size() * static_cast<size_t>(width), uint16_t{0x3f80});
     return rows;
@@ -109,7 +110,7 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
           worker(*drafter, *end,
                  {.info = {.max_context = kContext},
                   .vocab_size = kVocab,
-                  .state_width = head ? static_cast<int32_t>(head->hidden_size()) : 0}) {
+                  .hidden_state_width = head ? static_cast<int32_t>(head->hidden_size()) : 0}) {
       CHECK(end->send(kCoordinatorPeer, Heartbeat{}).ok(), "the hub is full");
       peer = job->receive(Clock::now())->peer;
     }
@@ -119,7 +120,7 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
     }
     // Rows of tokens [first, last], for a worker that reads them.
     void tell_rows(SequenceId sequence, int32_t first, int32_t last) {
-      if (head) tell(state_rows(sequence, first, last, static_cast<int32_t>(head->hidden_size())));
+      if (head) tell(hidden_state_rows(sequence, first, last, static_cast<int32_t>(head->hidden_size())));
     }
     static std::unique_ptr<Head> load_head(const Manner& manner) {
       const auto kind = head_kind_of(manner.drafter);
@@ -226,7 +227,7 @@ TEST_P(LyingJob, NoFieldHarms) {
                     .target = {.name = "target", .vocab_size = kVocab, .max_context = kContext},
                     .eos_ids = {TokenId(2), TokenId(3)},
                     .slices = {.of_rank = {{.endpoint = "tcp://127.0.0.1:1", .gpu = ""}}}});
-  lie_about(state_rows(kFirst, 4, 6, GetParam().drafter == "model" ? 1 : 64));
+  lie_about(hidden_state_rows(kFirst, 4, 6, GetParam().drafter == "model" ? 1 : 64));
   lie_about(Close{kFirst});
   lie_about(Heartbeat{});
   lie_about(Failure{"it failed"});
@@ -239,7 +240,7 @@ TEST_P(LyingJob, NoFieldHarms) {
   lie_about(StepResult{.verdicts = {Verdict{.sequence = kFirst}}});
   lie_about(QSlice{.sequence = kFirst, .rows = 1, .weights = {1, 2}});
   lie_about(LinkOffer{.id = "it"});
-  lie_about(StateTransfer{.number = 1, .rows = 1});
+  lie_about(HiddenStateTransfer{.number = 1, .rows = 1});
   lie_about(QTransfer{.sequence = kFirst, .sums = {3}, .drafted = {1}});
   // One after the other.
   std::mt19937 random(4);

@@ -366,8 +366,8 @@ TEST_P(CudaEarlyExit, PreemptionChangesNoText) {
   EXPECT_GT(cluster.totals().rounds.drafted, 20);
 }
 
-// A head on the host reads states that the device kept: inputs of layers, and what the last one yields, which
-// only rank 0 keeps.
+// A head on the host reads hidden states that the device kept: inputs of layers, and what the last one
+// yields, which only rank 0 keeps.
 TEST(CudaHeads, TextWithAHeadIsPlainText) {
   if (const auto count = cuda_device_count(); !count.ok()) GTEST_SKIP() << count.status().message();
   TestCluster plain({.target = testing::kHeadsTarget, .device = kDevice});

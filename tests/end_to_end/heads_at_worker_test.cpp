@@ -222,19 +222,19 @@ constexpr SequenceId kSequence(7);
 struct Place {
   Place(const GoldenHead& kind, bool is_beside) {
     head = testing::load_head_or_die(kind, {.max_rows = 16, .max_positions = 120, .kv_tokens = 200});
-    model =
-        testing::load_or_die(testing::golden_model(testing::kHeadsTarget),
-                             {.max_positions = 120, .kv_tokens = 400, .taps = head->config().taps}, *group);
+    model = testing::load_or_die(
+        testing::golden_model(testing::kHeadsTarget),
+        {.max_positions = 120, .kv_tokens = 400, .aux_layers = head->config().aux_layers}, *group);
     TargetOptions options{.max_sequences = 2};
     if (is_beside) {
       options.own_drafter = 1;
-      options.drafter = std::make_shared<StateDrafter>(*model, std::move(head),
-                                                       StateDrafterOptions{.q_kind = QKind::kDense});
+      options.drafter = std::make_shared<HiddenStateDrafter>(
+          *model, std::move(head), HiddenStateDrafterOptions{.q_kind = QKind::kDense});
     } else {
-      options.state_head = 1;
-      options.state_width = static_cast<int32_t>(head->hidden_size());
-      options.states = std::make_shared<StateReader>(*model, head->projection(),
-                                                     static_cast<int64_t>(head->config().taps.size()));
+      options.hidden_state_head = 1;
+      options.hidden_state_width = static_cast<int32_t>(head->hidden_size());
+      options.hidden_states = std::make_shared<HiddenStateReader>(
+          *model, head->projection(), static_cast<int64_t>(head->config().aux_layers.size()));
       drafter = std::make_unique<HeadDrafting>(*head, HeadDraftingOptions{.read_ahead = 8});
     }
     worker = std::make_unique<TargetWorker>(*model, *group, std::move(options));
@@ -284,14 +284,14 @@ TEST_P(OneDraft, HasTheSameBitsInBothPlaces) {
                               .next_round = Round(static_cast<uint32_t>(step) + 1)});
       const StepResult by_near = near.worker->step(plan);
       plan.entries[0].next_gamma = 0;
-      plan.states.push_back({.sequence = kSequence, .first = Position(told), .count = 100 - told});
+      plan.hidden_states.push_back({.sequence = kSequence, .first = Position(told), .count = 100 - told});
       StepResult by_far = far.worker->step(plan);
       const Verdict& verdict = by_far.verdicts.at(0);
       ids.insert(ids.end(), draft.ids.begin(), draft.ids.begin() + verdict.accepted_count);
       ids.push_back(verdict.next);
       if (verdict.accepted_count < static_cast<int>(draft.ids.size())) ++epoch;
       kv = ids.size() - 1;
-      StateRows& rows = by_far.states.at(0);
+      HiddenStateRows& rows = by_far.hidden_states.at(0);
       rows.ids.assign(ids.begin() + told + 1, ids.end());
       ASSERT_EQ(rows.values.size(), rows.ids.size() * static_cast<size_t>(rows.width));
       told = static_cast<int32_t>(kv);

@@ -154,7 +154,7 @@ TEST(PrefixCacheToo, TokenAndBlockRulesGiveTheTextOfARunWithoutIt) {
   expect_hits(cached, 20, "p/q rules");
 }
 
-// A head reads the target's states, which lie beside keys and values: its drafts are those of a fresh
+// A head reads the target's hidden states, which lie beside keys and values: its drafts are those of a fresh
 // prefill.
 TEST(PrefixCacheToo, HeadsReadTheStatesOfWhatWasThere) {
   const std::string pair = (source_dir() / "launch/demo_pair").string();

@@ -25,17 +25,17 @@ struct Mistake {
 };
 
 // The states that a target's model keeps.
-class ModelStates final : public StateSource {
+class ModelStates final : public HiddenStateSource {
  public:
   ModelStates(const Model& target, Head& head, Mistake mistake)
       : target_(target), head_(head), mistake_(std::move(mistake)) {}
   void read(SequenceId, int64_t first, TensorView<float, 2> to) override {
-    const auto width = static_cast<int64_t>(head_.config().taps.size()) * target_.config().hidden_size;
+    const auto width = static_cast<int64_t>(head_.config().aux_layers.size()) * target_.config().hidden_size;
     raw_.resize(static_cast<size_t>(to.extent(0) * width));
     const TensorView<float, 2> raw(raw_.data(), {to.extent(0), width});
     for (int64_t r = 0; r < to.extent(0); ++r)
-      target_.read_states(sequence, std::max<int64_t>(0, first + r - mistake_.late), raw.row(r));
-    if (!mistake_.unnormed) return head_.committed_states(raw, to);
+      target_.read_hidden_states(sequence, std::max<int64_t>(0, first + r - mistake_.late), raw.row(r));
+    if (!mistake_.unnormed) return head_.committed_hidden_states(raw, to);
     for (int64_t r = 0; r < to.extent(0); ++r) project(raw.row(r), to.row(r));
   }
   KvHandle sequence;
@@ -61,33 +61,34 @@ double accepted_per_draft(const std::filesystem::path& directory, HeadKind kind,
   const auto single = make_single_collectives();
   auto head = Head::load(directory, demo("target"), {.kind = kind, .max_positions = 100}).value();
   const auto target = testing::load_or_die(
-      demo("target"), {.max_positions = 100, .kv_tokens = 200, .taps = head->config().taps}, *single);
+      demo("target"), {.max_positions = 100, .kv_tokens = 200, .aux_layers = head->config().aux_layers},
+      *single);
   int64_t accepted = 0, drafts = 0;
   const SamplingParams greedy{.rule = Rule::kGreedy, .temperature = 0};
   for (int32_t text = 0; text < 3; ++text) {
-    ModelStates states(*target, *head, mistake);
+    ModelStates hidden_states(*target, *head, mistake);
     const auto drafter = make_head_drafter(*head, {.max_sequences = 1});
     std::vector<TokenId> ids{TokenId(0)};
     for (size_t i = 1; i < kPrompt; ++i) ids.emplace_back(300 + 37 * text + 11 * static_cast<int32_t>(i));
-    states.sequence = target->kv().create();
+    hidden_states.sequence = target->kv().create();
     std::vector<std::vector<TokenId>> guesses;  // behind ids.size() - 1 tokens
     std::vector<HeadDraft> drafted;
     size_t fed = 0;
     while (ids.size() < kText) {
-      const BatchSlice slice{states.sequence, std::span(ids).subspan(fed), 1};
+      const BatchSlice slice{hidden_states.sequence, std::span(ids).subspan(fed), 1};
       fed = ids.size();
       const auto row = target->forward({&slice, 1})->logits.row(0);
       ids.emplace_back(static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin()));
       const HeadTask task{
           .sequence = SequenceId(1), .committed = ids, .sampling = &greedy, .round = Round(1), .gamma = 3};
-      drafter->draft({&task, 1}, states, drafted);
+      drafter->draft({&task, 1}, hidden_states, drafted);
       guesses.push_back(drafted.front().ids);
     }
     for (size_t i = 0; i + 3 < guesses.size(); ++i, ++drafts) {
       const auto* const next = ids.data() + kPrompt + 1 + i;
       accepted += std::mismatch(guesses[i].begin(), guesses[i].end(), next).first - guesses[i].begin();
     }
-    target->kv().release(states.sequence);
+    target->kv().release(hidden_states.sequence);
   }
   return static_cast<double>(accepted) / static_cast<double>(drafts);
 }

@@ -14,10 +14,10 @@ namespace outrider {
 namespace {
 
 struct Golden {
-  std::vector<TokenId> ids;   // of positions 0, 1, ...: of the states, the last token, and what is drafted
-  std::vector<float> states;  // [states, taps * hidden]
-  std::vector<float> logits;  // [2, tokens, own vocabulary]: behind all states but one, and behind all
-  int64_t count = 0;          // of states
+  std::vector<TokenId> ids;  // of positions 0, 1, ...: of the states, the last token, and what is drafted
+  std::vector<float> hidden_states;  // [states, aux_layers * hidden]
+  std::vector<float> logits;         // [2, tokens, own vocabulary]: behind all states but one, and behind all
+  int64_t count = 0;                 // of states
 };
 
 template <class T>
@@ -34,7 +34,7 @@ std::vector<Golden> goldens(const std::string& name) {
   for (int n = 0; n < 2; ++n) {
     Golden& golden = out.emplace_back();
     for (const int32_t id : numbers<int32_t>(file, "ids", n)) golden.ids.emplace_back(id);
-    golden.states = numbers<float>(file, "states", n);
+    golden.hidden_states = numbers<float>(file, "states", n);
     golden.logits = numbers<float>(file, "logits", n);
     golden.count = file.find(fmt::format("states.{}", n))->shape[0];
   }
@@ -43,7 +43,7 @@ std::vector<Golden> goldens(const std::string& name) {
 
 RowBuffer committed(BlockHead& head, const std::vector<float>& raw, int64_t count) {
   const RowBuffer out = head.compute().rows(count, head.hidden_size());
-  head.committed_states(testing::RowsThere(head.compute(), raw, count).all(), out.rows(count));
+  head.committed_hidden_states(testing::RowsThere(head.compute(), raw, count).all(), out.rows(count));
   return out;
 }
 
@@ -57,10 +57,10 @@ std::vector<float> row_behind(BlockHead& head, TokenId token, FloatRows logits, 
 }
 
 // Logits of a block behind `count` states, of which `known` are in the cache, as `tokens` are wanted.
-std::vector<float> block(BlockHead& head, const Golden& golden, const RowBuffer& states, int64_t known,
+std::vector<float> block(BlockHead& head, const Golden& golden, const RowBuffer& hidden_states, int64_t known,
                          int64_t count, KvHandle sequence, int64_t tokens) {
   const BlockSlice slice{.sequence = sequence,
-                         .states = states.from(known, count - known),
+                         .hidden_states = hidden_states.from(known, count - known),
                          .last = golden.ids[static_cast<size_t>(count)],
                          .tokens = tokens};
   const auto logits = head.forward({&slice, 1});
@@ -76,16 +76,17 @@ std::vector<float> block(BlockHead& head, const Golden& golden, const RowBuffer&
 // Logits of a block behind count - 1 committed tokens of a golden, then behind all `count`. The rows of the
 // first block are discarded in between.
 std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chunk, KvHandle sequence) {
-  auto states = committed(head, golden.states, golden.count);
+  auto hidden_states = committed(head, golden.hidden_states, golden.count);
   int64_t known = head.kv().length(sequence);
   for (; known + chunk < golden.count - 1; known += chunk) {
-    const BlockSlice slice{.sequence = sequence, .states = states.from(known, chunk), .last = {}};
+    const BlockSlice slice{
+        .sequence = sequence, .hidden_states = hidden_states.from(known, chunk), .last = {}};
     EXPECT_EQ(head.forward({&slice, 1}).extent(0), 0);
   }
-  auto out = block(head, golden, states, known, golden.count - 1, sequence, head.block_tokens());
+  auto out = block(head, golden, hidden_states, known, golden.count - 1, sequence, head.block_tokens());
   EXPECT_EQ(head.kv().length(sequence), golden.count - 1);
   const auto rest =
-      block(head, golden, states, golden.count - 1, golden.count, sequence, head.block_tokens());
+      block(head, golden, hidden_states, golden.count - 1, golden.count, sequence, head.block_tokens());
   out.insert(out.end(), rest.begin(), rest.end());
   return out;
 }
@@ -122,20 +123,20 @@ void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat forma
   for (const int64_t chunk : {2, 16, 40})
     EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, chunk)));
 
-  auto states = committed(*head, golden.states, golden.count);
+  auto hidden_states = committed(*head, golden.hidden_states, golden.count);
   const KvHandle short_one = head->kv().create();
-  const auto few = block(*head, golden, states, 0, golden.count, short_one, 1);
+  const auto few = block(*head, golden, hidden_states, 0, golden.count, short_one, 1);
   const auto vocabulary = static_cast<int64_t>(few.size());
   EXPECT_TRUE(testing::same_bits(
       few, std::vector<float>(expected.begin() + head->block_tokens() * vocabulary,
                               expected.begin() + (head->block_tokens() + 1) * vocabulary)));
 
   const Golden other = goldens(kind.name)[0];
-  auto other_states = committed(*head, other.states, other.count);
+  auto other_states = committed(*head, other.hidden_states, other.count);
   const KvHandle first = head->kv().create(), second = head->kv().create(), third = head->kv().create();
   const auto slice_of = [&](const Golden& of, const RowBuffer& rows, KvHandle sequence) {
     return BlockSlice{.sequence = sequence,
-                      .states = rows.rows(of.count),
+                      .hidden_states = rows.rows(of.count),
                       .last = of.ids[static_cast<size_t>(of.count)],
                       .tokens = 1};
   };
@@ -143,7 +144,7 @@ void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat forma
   reading.last = {};
   reading.tokens = 0;
   const std::vector<BlockSlice> batch{slice_of(other, other_states, first), reading,
-                                      slice_of(golden, states, third)};
+                                      slice_of(golden, hidden_states, third)};
   const auto logits = head->forward(batch);
   ASSERT_EQ(logits.extent(0), 2);
   EXPECT_TRUE(

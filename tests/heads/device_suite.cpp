@@ -42,7 +42,7 @@ TEST(DeviceHeads, WhatDoesNotFitIsToldBeforeLoading) {
     };
     ASSERT_TRUE(load().ok()) << kind.name;
     EXPECT_NE(notice.find("KV cache"), std::string::npos) << notice;
-    options.max_sequences = int64_t{1} << 25;  // each takes rows of states and logits
+    options.max_sequences = int64_t{1} << 25;  // each takes rows of hidden states and logits
     const auto refused = load();
     ASSERT_FALSE(refused.ok()) << kind.name;
     EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
@@ -85,8 +85,8 @@ TEST(DeviceHeads, AProjectionThatDoesNotFitIsToldBeforeLoading) {
   const HeadConfig config = read_head_config(directory, HeadKind::kEagle3, model).value();
   std::string notice;
   const auto load = [&](int64_t max_rows) {
-    return StateProjection::load(directory, target, config, model, WeightFormat::kAuto, max_rows, on_device(),
-                                 [&](const std::string& text) { notice = text; });
+    return HiddenStateProjection::load(directory, target, config, model, WeightFormat::kAuto, max_rows,
+                                       on_device(), [&](const std::string& text) { notice = text; });
   };
   ASSERT_TRUE(load(8).ok());
   EXPECT_NE(notice.find("weights"), std::string::npos) << notice;
@@ -104,7 +104,7 @@ TEST(DeviceHeads, StatesOfATargetComeWithoutTheHost) {
                                              {.device = {.kind = Device::Kind::kCuda},
                                               .max_positions = kTokens,
                                               .kv_tokens = 2 * kTokens,
-                                              .taps = {1, 2}},
+                                              .aux_layers = {1, 2}},
                                              *single);
     std::vector<TokenId> ids;
     for (int32_t i = 0; i < kTokens; ++i) ids.emplace_back(i * 37 % 280);
@@ -116,9 +116,9 @@ TEST(DeviceHeads, StatesOfATargetComeWithoutTheHost) {
     const auto beside = make_device_compute({.kind = Device::Kind::kCuda}, target.get()).value();
     for (const auto& [compute, to] : {std::pair{beside, &read[0]}, {on_device(), &read[1]}}) {
       const RowBuffer rows = compute->rows(kTokens, width + 6);  // rows that stand apart
-      const FloatRows states = rows.slice(kTokens - 2, 4, width);
-      compute->read_states(*target, sequence, 2, states);
-      *to = testing::numbers_of(*compute, states);
+      const FloatRows hidden_states = rows.slice(kTokens - 2, 4, width);
+      compute->read_hidden_states(*target, sequence, 2, hidden_states);
+      *to = testing::numbers_of(*compute, hidden_states);
     }
     EXPECT_TRUE(testing::same_bits(read[0], read[1])) << name;
     EXPECT_NE(*std::max_element(read[0].begin(), read[0].end()), 0) << name;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kLayers = 1;
 
-class NoStates final : public StateSource {
+class NoStates final : public HiddenStateSource {
  public:
   void read(SequenceId, int64_t, FloatRows) override { FAIL() << "first layers read no states"; }
 };
@@ -92,7 +92,7 @@ class Drafting {
 
   std::vector<HeadDraft> draft_for(std::span<const HeadTask> tasks) {
     std::vector<HeadDraft> drafts;
-    drafter_.draft(tasks, states_, drafts);
+    drafter_.draft(tasks, hidden_states_, drafts);
     for (const HeadTask& task : tasks)
       EXPECT_EQ(model_->kv().length(task.kv), static_cast<int64_t>(task.committed.size()) - 1);
     return drafts;
@@ -113,7 +113,7 @@ class Drafting {
  private:
   const std::unique_ptr<Model> model_;
   EarlyExitDrafter drafter_;
-  NoStates states_;
+  NoStates hidden_states_;
   const std::vector<TokenId> text_;
 };
 

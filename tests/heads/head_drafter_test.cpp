@@ -15,11 +15,12 @@ namespace outrider {
 namespace {
 
 // A target whose state at a position is a function of the text up to there.
-class TextStates final : public StateSource {
+class TextStates final : public HiddenStateSource {
  public:
   explicit TextStates(Head& head)
       : head_(head),
-        raw_(head.compute().rows(head.max_rows(), static_cast<int64_t>(head.config().taps.size()) * 64)) {}
+        raw_(head.compute().rows(head.max_rows(),
+                                 static_cast<int64_t>(head.config().aux_layers.size()) * 64)) {}
   void read(SequenceId sequence, int64_t first, FloatRows to) override {
     const FloatRows raw = raw_.rows(to.extent(0)), written = head_.compute().open(raw);
     for (int64_t r = 0; r < to.extent(0); ++r) {
@@ -30,7 +31,7 @@ class TextStates final : public StateSource {
       for (float& x : written.row(r)) x = static_cast<float>(random() % 2001) / 500 - 2;
     }
     head_.compute().close(raw);
-    head_.committed_states(raw, to);
+    head_.committed_hidden_states(raw, to);
     read_rows += to.extent(0);
   }
 
@@ -60,21 +61,21 @@ struct Drafting {
                                               .max_positions = 120,
                                               .kv_tokens = max_sequences * 160})),
         drafter(make_head_drafter(*head, {.max_sequences = max_sequences})),
-        states(*head) {}
+        hidden_states(*head) {}
 
   HeadDraft one(SequenceId id, std::span<const TokenId> text, const SamplingParams& sampling, int32_t gamma,
                 uint32_t round = 1) {
-    states.texts[id] = text;
+    hidden_states.texts[id] = text;
     const HeadTask task{
         .sequence = id, .committed = text, .sampling = &sampling, .round = Round(round), .gamma = gamma};
     std::vector<HeadDraft> drafts;
-    drafter->draft({&task, 1}, states, drafts);
+    drafter->draft({&task, 1}, hidden_states, drafts);
     return drafts.front();
   }
 
   std::unique_ptr<Head> head;
   std::unique_ptr<HeadDrafter> drafter;
-  TextStates states;
+  TextStates hidden_states;
 };
 
 // Tokens that it can draft at all.
@@ -116,7 +117,7 @@ TEST_P(HeadDrafting, AfterRejectionsIsThatOfAFreshOne) {
       text.emplace_back(static_cast<int32_t>(random() % 302));
     }
     // Most committed positions were read once, and never a drafted one.
-    EXPECT_LE(running.states.read_rows, static_cast<int64_t>(text.size()) + rounds);
+    EXPECT_LE(running.hidden_states.read_rows, static_cast<int64_t>(text.size()) + rounds);
   }
 }
 
@@ -132,11 +133,11 @@ TEST_P(HeadDrafting, DependsOnNoOtherSequenceAndNoChunk) {
                      .sampling = &sampling[i],
                      .round = Round(3),
                      .gamma = static_cast<int32_t>(2 * i + 1)});
-    for (Drafting* d : {&together, &chunked}) d->states.texts[SequenceId(i)] = texts[i];
+    for (Drafting* d : {&together, &chunked}) d->hidden_states.texts[SequenceId(i)] = texts[i];
   }
   for (Drafting* d : {&together, &chunked}) {
     std::vector<HeadDraft> drafts;
-    d->drafter->draft(tasks, d->states, drafts);
+    d->drafter->draft(tasks, d->hidden_states, drafts);
     ASSERT_EQ(drafts.size(), 3u);
     for (size_t i = 0; i < texts.size(); ++i) {
       Drafting alone(GetParam());
@@ -174,7 +175,7 @@ TEST_P(HeadDrafting, EndsAtTheEndOfATextAndOfTheContext) {
   const HeadTask task{
       .sequence = SequenceId(1), .committed = text, .sampling = &greedy, .round = Round(1), .gamma = 5};
   std::vector<HeadDraft> drafts;
-  ending->draft({&task, 1}, drafting.states, drafts);
+  ending->draft({&task, 1}, drafting.hidden_states, drafts);
   const auto end = std::find(whole.ids.begin(), whole.ids.end(), eos) - whole.ids.begin() + 1;
   EXPECT_EQ(drafts[0].ids, std::vector<TokenId>(whole.ids.begin(), whole.ids.begin() + end));
   EXPECT_TRUE(drafts[0].eos);
@@ -198,11 +199,11 @@ TEST_P(HeadDrafting, AllocatesNothingOnceItIsWarm) {
   text.reserve(120);
   std::vector<HeadDraft> drafts;
   for (int round = 0; round < 6; ++round) {
-    drafting.states.texts[SequenceId(1)] = text;
+    drafting.hidden_states.texts[SequenceId(1)] = text;
     const HeadTask task{
         .sequence = SequenceId(1), .committed = text, .sampling = &sampling, .round = Round(1), .gamma = 4};
     const int64_t before = testing::allocations_here();
-    drafting.drafter->draft({&task, 1}, drafting.states, drafts);
+    drafting.drafter->draft({&task, 1}, drafting.hidden_states, drafts);
     if (round > 1) {
       EXPECT_EQ(testing::allocations_here() - before, 0) << "round " << round;
     }

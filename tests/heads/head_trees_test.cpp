@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-class HashedStates final : public StateSource {
+class HashedStates final : public HiddenStateSource {
  public:
   explicit HashedStates(Head& head) : head_(head) {}
   void read(SequenceId, int64_t first, FloatRows to) override {
@@ -45,7 +45,7 @@ struct Drafting {
                                               .kv_tokens = 3 * 160,
                                               .tree_nodes = tree_nodes})),
         drafter(make_head_drafter(*head, {.max_sequences = 3})),
-        states(*head) {}
+        hidden_states(*head) {}
 
   HeadDraft one(std::span<const TokenId> committed, const SamplingParams& sampling, int32_t gamma,
                 const TreeShape& shape, SequenceId id = SequenceId(1)) {
@@ -56,13 +56,13 @@ struct Drafting {
                         .gamma = gamma,
                         .tree = &shape};
     std::vector<HeadDraft> drafts;
-    drafter->draft({&task, 1}, states, drafts);
+    drafter->draft({&task, 1}, hidden_states, drafts);
     return drafts.front();
   }
 
   std::unique_ptr<Head> head;
   std::unique_ptr<HeadDrafter> drafter;
-  HashedStates states;
+  HashedStates hidden_states;
 };
 
 SamplingParams sampling_of(Rule rule) {
@@ -125,7 +125,7 @@ TEST_P(TreesOfHeads, DependOnNoOtherSequenceAndNoRoom) {
                        .gamma = 3,
                        .tree = i == 1 ? &chain : &shape});
     std::vector<HeadDraft> drafts;
-    drafting->drafter->draft(tasks, drafting->states, drafts);
+    drafting->drafter->draft(tasks, drafting->hidden_states, drafts);
     for (size_t i = 0; i < texts.size(); ++i) {
       Drafting alone(GetParam());
       const auto expected = alone.one(texts[i], sampling, 3, *tasks[i].tree);

@@ -17,13 +17,13 @@ namespace {
 struct Golden {
   explicit Golden(const testing::GoldenHead& head)
       : file(SafetensorsFile::open(testing::golden_head(head.name) / "golden.safetensors").value()),
-        states(numbers<float>("states")),
+        hidden_states(numbers<float>("states")),
         logits(numbers<float>("logits")) {
     for (const int32_t id : numbers<int32_t>("ids")) ids.emplace_back(id);
   }
 
   SafetensorsFile file;
-  std::vector<float> states, logits;
+  std::vector<float> hidden_states, logits;
   std::vector<TokenId> ids;
 
  private:
@@ -43,23 +43,26 @@ enum class Mistake { kNone, kStateUnnormed, kTokensLate, kTokensReversed, kOther
 // time.
 std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batch,
                              Mistake mistake = Mistake::kNone) {
-  const int64_t hidden = head.hidden_size(), count = static_cast<int64_t>(golden.states.size()) / hidden;
+  const int64_t hidden = head.hidden_size(),
+                count = static_cast<int64_t>(golden.hidden_states.size()) / hidden;
   HeadCompute& on = head.compute();
   const RowBuffer committed = on.rows(count, hidden);
-  head.committed_states(testing::RowsThere(on, golden.states, count).all(), committed.rows(count));
-  std::vector<float> states = testing::numbers_of(on, committed.rows(count));
-  if (mistake == Mistake::kStateUnnormed) states = golden.states;
-  if (mistake == Mistake::kOtherState) std::rotate(states.begin(), states.begin() + hidden, states.end());
+  head.committed_hidden_states(testing::RowsThere(on, golden.hidden_states, count).all(),
+                               committed.rows(count));
+  std::vector<float> hidden_states = testing::numbers_of(on, committed.rows(count));
+  if (mistake == Mistake::kStateUnnormed) hidden_states = golden.hidden_states;
+  if (mistake == Mistake::kOtherState)
+    std::rotate(hidden_states.begin(), hidden_states.begin() + hidden, hidden_states.end());
   if (PairHead* const prefix = head.prefix()) {
     const KvHandle sequence = prefix->kv().create();
-    const testing::RowsThere read(on, states, count);
+    const testing::RowsThere read(on, hidden_states, count);
     for (int64_t t = 0; t < count; ++t) {
       const PairSlice slice{.sequence = sequence,
                             .tokens = std::span(golden.ids).subspan(static_cast<size_t>(t), 1),
-                            .states = read.from(t, 1),
+                            .hidden_states = read.from(t, 1),
                             .has_logits = true};
-      const auto out = testing::numbers_of(on, prefix->forward({&slice, 1}).states);
-      std::copy(out.begin(), out.end(), states.begin() + t * hidden);
+      const auto out = testing::numbers_of(on, prefix->forward({&slice, 1}).hidden_states);
+      std::copy(out.begin(), out.end(), hidden_states.begin() + t * hidden);
     }
     prefix->kv().release(sequence);
   }
@@ -71,7 +74,7 @@ std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batc
         return std::span(inputs).subspan(static_cast<size_t>(t * width + i * hidden),
                                          static_cast<size_t>(hidden));
       };
-      std::copy_n(states.begin() + t * hidden, hidden, part(0).begin());
+      std::copy_n(hidden_states.begin() + t * hidden, hidden, part(0).begin());
       if (head.input_width(branch) == hidden) continue;
       for (int64_t i = 0; i <= branch; ++i) {
         const int64_t at = mistake == Mistake::kTokensLate       ? t + i

@@ -21,14 +21,14 @@ std::vector<float> floats_of(const SafetensorsFile& file, const char* name) {
 
 // Logits of every branch behind each of the states, which go through `batch` at a time.
 std::vector<float> logits_of(MedusaHead& head, const std::vector<float>& raw, int64_t batch) {
-  const int64_t hidden = head.hidden_size(), states = static_cast<int64_t>(raw.size()) / hidden;
-  const testing::RowsThere there(head.compute(), raw, states);
-  const RowBuffer g = head.compute().rows(states, hidden);
-  std::vector<float> out(static_cast<size_t>(states * head.heads() * head.own_vocab()));
-  for (int64_t first = 0; first < states; first += batch) {
-    const int64_t rows = std::min(batch, states - first);
+  const int64_t hidden = head.hidden_size(), hidden_states = static_cast<int64_t>(raw.size()) / hidden;
+  const testing::RowsThere there(head.compute(), raw, hidden_states);
+  const RowBuffer g = head.compute().rows(hidden_states, hidden);
+  std::vector<float> out(static_cast<size_t>(hidden_states * head.heads() * head.own_vocab()));
+  for (int64_t first = 0; first < hidden_states; first += batch) {
+    const int64_t rows = std::min(batch, hidden_states - first);
     const FloatRows of = g.from(first, rows);
-    head.committed_states(there.from(first, rows), of);
+    head.committed_hidden_states(there.from(first, rows), of);
     for (int64_t branch = 0; branch < head.heads(); ++branch) {
       const FloatRows logits = head.compute().fetch(head.logits(branch, of));
       for (int64_t r = 0; r < rows; ++r)

@@ -40,19 +40,19 @@ std::vector<float> logits_of(const std::filesystem::path& module, const std::fil
   if (!loaded.ok()) throw std::runtime_error(loaded.status().message());
   auto& head = dynamic_cast<PairHead&>(**loaded);
   std::mt19937 random(3);
-  std::vector<float> states(static_cast<size_t>(kPairs * head.hidden_size()));
-  for (float& x : states) x = static_cast<float>(random() % 2001) / 1000 - 1;
+  std::vector<float> hidden_states(static_cast<size_t>(kPairs * head.hidden_size()));
+  for (float& x : hidden_states) x = static_cast<float>(random() % 2001) / 1000 - 1;
   std::vector<TokenId> ids;
   for (int64_t i = 0; i < kPairs; ++i)
     ids.emplace_back(static_cast<int32_t>(random() % static_cast<uint32_t>(head.vocab_size())));
-  const testing::RowsThere rows(head.compute(), states, kPairs);
+  const testing::RowsThere rows(head.compute(), hidden_states, kPairs);
   const KvHandle sequence = head.kv().create();
   for (int64_t i = 0; i < kPairs; i += chunk) {
     const int64_t count = std::min(chunk, kPairs - i);
     const PairSlice slice{
         .sequence = sequence,
         .tokens = std::span(ids).subspan(static_cast<size_t>(i), static_cast<size_t>(count)),
-        .states = rows.from(i, count),
+        .hidden_states = rows.from(i, count),
         .has_logits = i + count == kPairs};
     const PairHead::Rows out = head.forward({&slice, 1});
     if (slice.has_logits) return testing::numbers_of(head.compute(), out.logits);

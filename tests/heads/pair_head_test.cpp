@@ -17,9 +17,9 @@ namespace outrider {
 namespace {
 
 struct Golden {
-  std::vector<TokenId> ids;   // of pairs 0, 1, ...: at positions 1, 2, ...
-  std::vector<float> states;  // [committed pairs, taps * hidden]
-  std::vector<float> logits;  // [3, draft vocabulary]
+  std::vector<TokenId> ids;          // of pairs 0, 1, ...: at positions 1, 2, ...
+  std::vector<float> hidden_states;  // [committed pairs, aux_layers * hidden]
+  std::vector<float> logits;         // [3, draft vocabulary]
   int64_t pairs = 0;
 };
 
@@ -43,7 +43,7 @@ std::vector<Golden> goldens(const std::string& name) {
       std::memcpy(&id, ids.data.data() + i * sizeof id, sizeof id);
       golden.ids.emplace_back(id);
     }
-    golden.states = floats_of(find("states"));
+    golden.hidden_states = floats_of(find("states"));
     golden.logits = floats_of(find("logits"));
     golden.pairs = find("states").shape[0];
   }
@@ -57,32 +57,33 @@ enum class Mistake { kNone, kStatesUnnormed, kStatesLate, kTokensLate };
 std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHandle sequence,
                              Mistake mistake = Mistake::kNone) {
   HeadCompute& on = head.compute();
-  const auto width = static_cast<std::ptrdiff_t>(golden.states.size()) / golden.pairs;
+  const auto width = static_cast<std::ptrdiff_t>(golden.hidden_states.size()) / golden.pairs;
   if (mistake == Mistake::kStatesLate)
-    std::rotate(golden.states.begin(), golden.states.end() - width, golden.states.end());
+    std::rotate(golden.hidden_states.begin(), golden.hidden_states.end() - width, golden.hidden_states.end());
   if (mistake == Mistake::kTokensLate)
     std::rotate(golden.ids.begin(), golden.ids.end() - 1, golden.ids.end());
-  const testing::RowsThere raw(on, golden.states, golden.pairs);
-  const RowBuffer states = on.rows(golden.pairs, head.hidden_size()), next = on.rows(1, head.hidden_size());
+  const testing::RowsThere raw(on, golden.hidden_states, golden.pairs);
+  const RowBuffer hidden_states = on.rows(golden.pairs, head.hidden_size()),
+                  next = on.rows(1, head.hidden_size());
   for (int64_t i = 0; i < golden.pairs; i += chunk) {
     const int64_t rows = std::min(chunk, golden.pairs - i);
     if (mistake == Mistake::kStatesUnnormed)
-      on.copy(raw.from(i, rows), states.from(i, rows));
+      on.copy(raw.from(i, rows), hidden_states.from(i, rows));
     else
-      head.committed_states(raw.from(i, rows), states.from(i, rows));
+      head.committed_hidden_states(raw.from(i, rows), hidden_states.from(i, rows));
   }
   std::vector<float> out;
   const auto take = [&](const PairHead::Rows& rows) {
     const auto row = testing::numbers_of(on, rows.logits);
     out.insert(out.end(), row.begin(), row.end());
-    on.copy(rows.states, next.rows(1));
+    on.copy(rows.hidden_states, next.rows(1));
   };
   for (int64_t i = 0; i < golden.pairs; i += chunk) {
     const int64_t count = std::min(chunk, golden.pairs - i);
     const PairSlice slice{
         .sequence = sequence,
         .tokens = std::span(golden.ids).subspan(static_cast<size_t>(i), static_cast<size_t>(count)),
-        .states = states.from(i, count),
+        .hidden_states = hidden_states.from(i, count),
         .has_logits = i + count == golden.pairs};
     const auto rows = head.forward({&slice, 1});
     if (slice.has_logits) take(rows);
@@ -91,7 +92,7 @@ std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHan
     const PairSlice slice{
         .sequence = sequence,
         .tokens = std::span(golden.ids).subspan(static_cast<size_t>(golden.pairs + step), 1),
-        .states = next.rows(1),
+        .hidden_states = next.rows(1),
         .has_logits = true};
     take(head.forward({&slice, 1}));
   }

@@ -14,7 +14,7 @@ namespace outrider {
 namespace {
 
 // States that depend on their position.
-class AnyStates final : public StateSource {
+class AnyStates final : public HiddenStateSource {
  public:
   explicit AnyStates(Head& head) : head_(head) {}
   void read(SequenceId, int64_t first, FloatRows to) override {
@@ -45,17 +45,17 @@ class WaitsOfHeads : public ::testing::TestWithParam<testing::GoldenHead> {
                        .round = Round(1),
                        .gamma = gammas[i],
                        .stop = stop});
-    drafter_->draft(tasks, states_, drafts_);
+    drafter_->draft(tasks, hidden_states_, drafts_);
     for (HeadTask& task : tasks) task.round = Round(2);
     const uint64_t before = cuda::emulation::host_waits();
-    drafter_->draft(tasks, states_, drafts_);
+    drafter_->draft(tasks, hidden_states_, drafts_);
     return cuda::emulation::host_waits() - before;
   }
 
   const std::unique_ptr<Head> head_ = testing::load_head_or_die(
       GetParam(), {.max_sequences = kSequences, .max_positions = 120, .kv_tokens = kSequences * 160});
   const std::unique_ptr<HeadDrafter> drafter_ = make_head_drafter(*head_, {.max_sequences = kSequences});
-  AnyStates states_{*head_};
+  AnyStates hidden_states_{*head_};
   const std::vector<TokenId> text_ = std::vector<TokenId>(30, TokenId(9));
   std::vector<HeadDraft> drafts_;
 };
@@ -90,9 +90,9 @@ TEST(WaitsOfFirstLayers, OneForADraftBesidesItsInputs) {
   const KvHandle kv = target->kv().create();
   const BatchSlice slice{kv, std::span(text).first(8), 0};
   ASSERT_TRUE(target->forward({&slice, 1}).ok());
-  class NoStates final : public StateSource {
+  class NoStates final : public HiddenStateSource {
     void read(SequenceId, int64_t, FloatRows) override { FAIL(); }
-  } states;
+  } hidden_states;
   const StopRule watched{.kind = StopKind::kSvip, .threshold = 100, .scale = 1};
   for (const auto& [rule, stop, expected] : {std::tuple{Rule::kInvariant, StopRule(), 2},
                                              {Rule::kToken, StopRule(), 2},
@@ -107,7 +107,7 @@ TEST(WaitsOfFirstLayers, OneForADraftBesidesItsInputs) {
                         .kv = kv};
     std::vector<HeadDraft> drafts;
     const uint64_t before = cuda::emulation::host_waits();
-    drafter.draft({&task, 1}, states, drafts);
+    drafter.draft({&task, 1}, hidden_states, drafts);
     EXPECT_EQ(cuda::emulation::host_waits() - before, static_cast<uint64_t>(expected)) << rule_name(rule);
     EXPECT_EQ(drafts[0].ids.size(), static_cast<size_t>(kGamma));
   }
@@ -153,9 +153,9 @@ class TreesThere : public ::testing::TestWithParam<testing::GoldenHead> {
                        .round = Round(1),
                        .gamma = 3,
                        .tree = &shape});
-    drafter_->draft(tasks, states_, drafts_);
+    drafter_->draft(tasks, hidden_states_, drafts_);
     const Cost before{cuda::emulation::host_waits(), cuda::emulation::bytes_to_host()};
-    drafter_->draft(tasks, states_, drafts_);
+    drafter_->draft(tasks, hidden_states_, drafts_);
     return {cuda::emulation::host_waits() - before.waits, cuda::emulation::bytes_to_host() - before.bytes};
   }
 
@@ -169,7 +169,7 @@ class TreesThere : public ::testing::TestWithParam<testing::GoldenHead> {
       GetParam(),
       {.max_sequences = kSequences, .max_positions = 120, .kv_tokens = kSequences * 160, .tree_nodes = 64});
   const std::unique_ptr<HeadDrafter> drafter_ = make_head_drafter(*head_, {.max_sequences = kSequences});
-  AnyStates states_{*head_};
+  AnyStates hidden_states_{*head_};
   const std::vector<TokenId> text_ = std::vector<TokenId>(30, TokenId(9));
   const TokenCounts counts_ = [this] {
     TokenCounts counts;

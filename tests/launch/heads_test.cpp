@@ -112,7 +112,7 @@ TEST(Heads, AModuleInTheTargetsFilesWritesIt) {
   }
 }
 
-// At a draft worker of the same process, the same text, from rows of the target's states.
+// At a draft worker of the same process, the same text, from rows of the target's hidden states.
 TEST(Heads, WriteItFromAcrossTheWire) {
   const TemporaryDirectory dir;
   for (const Arguments& more : {Arguments{}, Arguments{"--tensor-parallel-size", "2"},

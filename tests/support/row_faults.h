@@ -28,7 +28,7 @@ class RowFaultWire final : public Transport {
     }
     auto incoming = inner_->receive(deadline);
     if (!incoming) return incoming;
-    if (!std::holds_alternative<StateRows>(incoming->message)) {
+    if (!std::holds_alternative<HiddenStateRows>(incoming->message)) {
       for (Incoming& held : held_) due_.push_back(std::move(held));
       held_.clear();
       return incoming;

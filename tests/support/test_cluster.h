@@ -67,7 +67,7 @@ struct ClusterOptions {
   // Besides, from device to device; `links` makes an end's.
   std::function<RowLinks(RowLinkOptions end)> links;
   // The same for hidden states that go to a head at draft workers. It needs endpoints too.
-  std::function<RowLinks(RowLinkOptions end)> state_links;
+  std::function<RowLinks(RowLinkOptions end)> hidden_state_links;
   // Wraps the transport of a drafter.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> transport)> drafter_wire;
   // Wraps that of a target group's leader.
@@ -221,7 +221,7 @@ class TestCluster {
         Collectives& group = *groups_[static_cast<size_t>(g)][static_cast<size_t>(r)];
         try {
           ModelOptions options = model_options({r, options_.tp_size}, options_.max_num_seqs);
-          if (r == 0 && !options_.head.empty()) options.taps = head_config().taps;
+          if (r == 0 && !options_.head.empty()) options.aux_layers = head_config().aux_layers;
           if (options_.kv_tokens > 0) options.kv_tokens = options_.kv_tokens;
           options.exit_layer = options_.exit_layer;
           if (options_.exit_layer > 0 && options_.tp_size == 1) options.run_sequences = options_.max_num_seqs;
@@ -234,21 +234,21 @@ class TestCluster {
                                .generation = Generation(static_cast<uint64_t>(g) + 1)};
           const bool has_own = options_.exit_layer > 0 || !(options_.head.empty() || options_.head_at_worker);
           target.own_drafter = has_own ? 1 : 0;
-          const StateDrafterOptions drafting{.max_sequences = options_.max_num_seqs,
-                                             .eos_ids = options_.eos_ids,
-                                             .q_kind = options_.q_kind,
-                                             .row_bytes = options_.row_bytes};
+          const HiddenStateDrafterOptions drafting{.max_sequences = options_.max_num_seqs,
+                                                   .eos_ids = options_.eos_ids,
+                                                   .q_kind = options_.q_kind,
+                                                   .row_bytes = options_.row_bytes};
           if (options_.exit_layer > 0)
-            target.drafter = std::make_shared<StateDrafter>(
+            target.drafter = std::make_shared<HiddenStateDrafter>(
                 std::make_unique<EarlyExitDrafter>(
                     *model, group, options_.exit_layer,
                     HeadDrafterOptions{.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids}),
                 drafting);
           else if (options_.head_at_worker)
-            tell_states(*model, r == 0, target);
+            tell_hidden_states(*model, r == 0, target);
           else if (head)
-            target.drafter = std::make_shared<StateDrafter>(*model, std::move(head), drafting);
-          if (options_.slices || options_.state_links) open_door(*model, group, target);
+            target.drafter = std::make_shared<HiddenStateDrafter>(*model, std::move(head), drafting);
+          if (options_.slices || options_.hidden_state_links) open_door(*model, group, target);
           target.head =
               head_of(options_.draft, vocab_range(model->config().vocab_size, {r, options_.tp_size}));
           TargetWorker worker(*model, group, std::move(target));
@@ -277,17 +277,17 @@ class TestCluster {
                                    : make_host_compute(1, 1);
   }
 
-  void tell_states(Model& model, bool leads, TargetOptions& target) const {
+  void tell_hidden_states(Model& model, bool leads, TargetOptions& target) const {
     const HeadConfig config = head_config();
-    target.state_head = kStateHead;
-    target.state_width = static_cast<int32_t>(config.layer.hidden_size);
+    target.hidden_state_head = kHiddenStateHead;
+    target.hidden_state_width = static_cast<int32_t>(config.layer.hidden_size);
     if (!leads) return;
-    target.states = std::make_shared<StateReader>(
+    target.hidden_states = std::make_shared<HiddenStateReader>(
         model,
-        StateProjection::load(options_.head, directory(options_.target), config, model.config(),
-                              options_.head_format, 32, head_compute(&model))
+        HiddenStateProjection::load(options_.head, directory(options_.target), config, model.config(),
+                                    options_.head_format, 32, head_compute(&model))
             .value(),
-        static_cast<int64_t>(config.taps.size()));
+        static_cast<int64_t>(config.aux_layers.size()));
   }
 
   std::unique_ptr<Head> load_head(Model* beside) const {
@@ -325,7 +325,7 @@ class TestCluster {
                           .sequences = options_.max_num_seqs,
                           .rows = 16},
         links(model.config().vocab_size, 1 + group.rank(), options_.max_num_seqs + 1),
-        group.rank() == 0 ? state_links(target.state_width, 0) : RowLinks());
+        group.rank() == 0 ? hidden_state_links(target.hidden_state_width, 0) : RowLinks());
     target.slices = std::move(door.all);
     target.slice_timeout = options_.slice_timeout;
   }
@@ -338,13 +338,14 @@ class TestCluster {
     return options_.links(link);
   }
 
-  RowLinks state_links(int64_t width, int rank) const {
-    if (!options_.state_links) return {};
-    return options_.state_links({.bounds = {0, width},
-                                 .rank = rank,
-                                 .rows = kStateRows,
-                                 .slots = rank == 0 ? kStateSlots : kStateSlots + 2 * all_sequences(),
-                                 .has_host_slots = false});
+  RowLinks hidden_state_links(int64_t width, int rank) const {
+    if (!options_.hidden_state_links) return {};
+    return options_.hidden_state_links(
+        {.bounds = {0, width},
+         .rank = rank,
+         .rows = kHiddenStateRows,
+         .slots = rank == 0 ? kHiddenStateSlots : kHiddenStateSlots + 2 * all_sequences(),
+         .has_host_slots = false});
   }
 
   ModelOptions draft_options(Shard shard) const {
@@ -391,15 +392,16 @@ class TestCluster {
           head = head_of(options_.drafters_head.empty() ? options_.draft : options_.drafters_head,
                          {0, model->config().vocab_size});
         }
-        const auto state_head = options_.head_at_worker ? load_head(nullptr) : nullptr;
-        if (state_head) draft_info.max_context = static_cast<int32_t>(state_head->max_positions());
+        const auto hidden_state_head = options_.head_at_worker ? load_head(nullptr) : nullptr;
+        if (hidden_state_head)
+          draft_info.max_context = static_cast<int32_t>(hidden_state_head->max_positions());
         DraftWorkerOptions worker{
             .info = draft_info, .generation = generation, .max_sequences = all_sequences()};
         if (head) worker.head_fingerprint = head->fingerprint();
         worker.successors = options_.drafter == DrafterKind::kRecycling;
-        if (state_head) {
-          worker.state_head = kStateHead;
-          worker.state_width = static_cast<int32_t>(state_head->hidden_size());
+        if (hidden_state_head) {
+          worker.hidden_state_head = kHiddenStateHead;
+          worker.hidden_state_width = static_cast<int32_t>(hidden_state_head->hidden_size());
         }
         const auto welcome = join_coordinator(*transport, worker).value();
         if (!welcome) return;
@@ -410,15 +412,17 @@ class TestCluster {
                        .value();
         if (slices && options_.links) slices->use_links(links(welcome->target.vocab_size, 0, kLinkSlots));
         worker.slices = slices ? &*slices : nullptr;
-        std::unique_ptr<StateInbox> states;
-        if (options_.state_links)
-          states =
-              StateInbox::connect(
-                  welcome->slices, state_links(worker.state_width, 1), state_head->compute(),
-                  {.worker = generation, .width = worker.state_width, .patience = options_.slice_timeout},
-                  std::chrono::seconds(10))
+        std::unique_ptr<HiddenStateInbox> hidden_states;
+        if (options_.hidden_state_links)
+          hidden_states =
+              HiddenStateInbox::connect(welcome->slices, hidden_state_links(worker.hidden_state_width, 1),
+                                        hidden_state_head->compute(),
+                                        {.worker = generation,
+                                         .width = worker.hidden_state_width,
+                                         .patience = options_.slice_timeout},
+                                        std::chrono::seconds(10))
                   .value();
-        const auto drafter = state_head ? make_head_worker(*state_head, states.get())
+        const auto drafter = hidden_state_head ? make_head_worker(*hidden_state_head, hidden_states.get())
                              : model
                                  ? make_model_drafter(*model, {.max_sequences = all_sequences(),
                                                                .kept_texts = options_.prefix_caching ? 4 : 0,
@@ -440,15 +444,15 @@ class TestCluster {
     });
   }
 
-  std::unique_ptr<Drafter> make_head_worker(Head& head, StateInbox* inbox) const {
+  std::unique_ptr<Drafter> make_head_worker(Head& head, HiddenStateInbox* inbox) const {
     return std::make_unique<HeadDrafting>(
         head,
         HeadDraftingOptions{.max_sequences = all_sequences(), .eos_ids = options_.eos_ids, .inbox = inbox});
   }
 
   static constexpr int32_t kLinkSlots = 3;  // fewer than drafts may be under way
-  static constexpr int32_t kStateRows = 4, kStateSlots = 4;
-  static constexpr uint64_t kStateHead = 9;  // the fingerprint of `head`
+  static constexpr int32_t kHiddenStateRows = 4, kHiddenStateSlots = 4;
+  static constexpr uint64_t kHiddenStateHead = 9;  // the fingerprint of `head`
 
   ClusterOptions options_;
   std::shared_ptr<InprocHub> hub_;

@@ -66,8 +66,8 @@ struct Rank {
     plan.entries[1].draft = ids(1);
     plan.entries[1].q_kind = QKind::kSparse;
     plan.entries[1].q = {{.ids = {41}, .weights = {3}, .sum = 3}};
-    plan.states = {{.sequence = kHeld, .first = Position(4), .count = 3},
-                   {.sequence = kNew, .first = {}, .count = 6}};
+    plan.hidden_states = {{.sequence = kHeld, .first = Position(4), .count = 3},
+                          {.sequence = kNew, .first = {}, .count = 6}};
     return plan;
   }
   // Closes one and goes on with another.
@@ -87,14 +87,14 @@ struct Rank {
                                               .max_logit_rows = 20,
                                               .max_positions = 60,
                                               .kv_tokens = 300,
-                                              .taps = head->config().taps},
+                                              .aux_layers = head->config().aux_layers},
                                              *group);
   TargetWorker worker{*model,
                       *group,
                       {.max_sequences = 3,
-                       .state_head = 1,
-                       .state_width = 64,
-                       .states = std::make_shared<StateReader>(*model, head->projection(), 3)}};
+                       .hidden_state_head = 1,
+                       .hidden_state_width = 64,
+                       .hidden_states = std::make_shared<HiddenStateReader>(*model, head->projection(), 3)}};
 };
 
 std::vector<TokenId> verdict_ids(const StepResult& result) {
@@ -117,7 +117,7 @@ void expect_refused_or_done(const StepPlan& honest) {
     try {
       const StepResult result = rank->worker.step(plan);
       EXPECT_LE(result.verdicts.size(), plan.entries.size());
-      EXPECT_LE(result.states.size(), plan.states.size());
+      EXPECT_LE(result.hidden_states.size(), plan.hidden_states.size());
       rank = std::make_unique<Rank>();
     } catch (const std::runtime_error&) {
       if (++refused % 10 != 0) return;  // nothing was done; now and then with a look

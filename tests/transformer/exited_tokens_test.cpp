@@ -13,7 +13,7 @@ int64_t rows_taken_up(const Model& model) { return dynamic_cast<const CpuModel&>
 constexpr int64_t kDrafted = 4;  // passes through the first layers; a draft's last token is in none
 
 ModelOptions options_of(Shard shard) {
-  return {.shard = shard, .threads = 2, .bytes_per_thread = 1, .kv_tokens = 288, .taps = {0, 1}};
+  return {.shard = shard, .threads = 2, .bytes_per_thread = 1, .kv_tokens = 288, .aux_layers = {0, 1}};
 }
 
 // Texts beside each other, drafts for them, and the pass that verifies those.

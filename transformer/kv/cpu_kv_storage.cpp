@@ -60,7 +60,7 @@ void store_kv(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_
 }
 
 CpuKvStorage::CpuKvStorage(const KvShape& shape, int64_t num_blocks)
-    : shape_(shape), states_(num_blocks * kBlockTokens * state_bytes()) {
+    : shape_(shape), hidden_states_(num_blocks * kBlockTokens * hidden_state_bytes()) {
   for (int64_t i = 0; i < shape.layers; ++i) {
     keys_.emplace_back(num_blocks * key_bytes());
     values_.emplace_back(num_blocks * value_bytes());
@@ -74,9 +74,11 @@ int64_t CpuKvStorage::value_bytes() const {
   return shape_.kv_heads * round_up(shape_.head_dim, 16) * kBlockTokens * element_bytes(shape_.type);
 }
 
-int64_t CpuKvStorage::state_bytes() const { return shape_.state_size * element_bytes(shape_.type); }
+int64_t CpuKvStorage::hidden_state_bytes() const {
+  return shape_.hidden_state_size * element_bytes(shape_.type);
+}
 
-void CpuKvStorage::store_state(const KvSlot& at, int64_t first, std::span<const float> numbers) {
+void CpuKvStorage::store_hidden_state(const KvSlot& at, int64_t first, std::span<const float> numbers) {
   if (shape_.type == KvType::kFloat32) {
     std::memcpy(state(at) + first * element_bytes(shape_.type), numbers.data(), numbers.size_bytes());
     return;
@@ -85,7 +87,7 @@ void CpuKvStorage::store_state(const KvSlot& at, int64_t first, std::span<const 
   std::transform(numbers.begin(), numbers.end(), to, [](float x) { return to_bf16(x); });
 }
 
-void CpuKvStorage::read_state(const KvSlot& at, std::span<float> to) const {
+void CpuKvStorage::read_hidden_state(const KvSlot& at, std::span<float> to) const {
   if (shape_.type == KvType::kFloat32) {
     std::memcpy(to.data(), state(at), to.size_bytes());
     return;
@@ -110,18 +112,19 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
     std::memcpy(values_[i].data() + values * static_cast<size_t>(to),
                 values_[i].data() + values * static_cast<size_t>(from), values);
   }
-  if (shape_.state_size > 0)
-    std::memcpy(state({to, 0}), state({from, 0}), static_cast<size_t>(kBlockTokens * state_bytes()));
+  if (shape_.hidden_state_size > 0)
+    std::memcpy(state({to, 0}), state({from, 0}), static_cast<size_t>(kBlockTokens * hidden_state_bytes()));
 }
 
 void CpuKvStorage::copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to) {
   CHECK(from.shape_.kv_heads == shape_.kv_heads && from.shape_.head_dim == shape_.head_dim &&
-            from.shape_.type == shape_.type && from.shape_.state_size == shape_.state_size,
+            from.shape_.type == shape_.type && from.shape_.hidden_state_size == shape_.hidden_state_size,
         "a token of {} heads of {}, not {} of {}", from.shape_.kv_heads, from.shape_.head_dim,
         shape_.kv_heads, shape_.head_dim);
   for (int64_t l = 0; l < std::min(shape_.layers, from.shape_.layers); ++l)
     copy_slot(from.layer(l), at, layer(l), to);
-  if (shape_.state_size > 0) std::memcpy(state(to), from.state(at), static_cast<size_t>(state_bytes()));
+  if (shape_.hidden_state_size > 0)
+    std::memcpy(state(to), from.state(at), static_cast<size_t>(hidden_state_bytes()));
 }
 
 void CpuKvStorage::copy_slots(std::span<const KvMove> moves) {
@@ -131,8 +134,8 @@ void CpuKvStorage::copy_slots(std::span<const KvMove> moves) {
       copy_slot(view, move.from, view, move.to);
     }
   for (const KvMove& move : moves)
-    if (shape_.state_size > 0)
-      std::memcpy(state(move.to), state(move.from), static_cast<size_t>(state_bytes()));
+    if (shape_.hidden_state_size > 0)
+      std::memcpy(state(move.to), state(move.from), static_cast<size_t>(hidden_state_bytes()));
 }
 
 uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
@@ -157,7 +160,7 @@ uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t len
   }
   for (int64_t p = 0; p < length; ++p) {
     const std::byte* const numbers = state({blocks[static_cast<size_t>(p / kBlockTokens)], p % kBlockTokens});
-    for (int64_t i = 0; i < shape_.state_size; ++i) add(numbers + i * element);
+    for (int64_t i = 0; i < shape_.hidden_state_size; ++i) add(numbers + i * element);
   }
   return hash;
 }

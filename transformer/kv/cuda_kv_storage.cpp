@@ -21,7 +21,9 @@ int64_t bytes_of_block(const KvShape& shape) {
 }
 
 // Bytes of one token's hidden states.
-int64_t state_bytes(const KvShape& shape) { return shape.state_size * outrider::element_bytes(shape.type); }
+int64_t hidden_state_bytes(const KvShape& shape) {
+  return shape.hidden_state_size * outrider::element_bytes(shape.type);
+}
 
 }  // namespace
 
@@ -31,8 +33,8 @@ DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t latent_dim, int64
       latent_dim_(latent_dim),
       device_(device),
       stream_(stream),
-      states_(num_blocks * kBlockTokens * state_bytes(shape)),
-      state_room_(state_bytes(shape)),
+      hidden_states_(num_blocks * kBlockTokens * hidden_state_bytes(shape)),
+      hidden_state_room_(hidden_state_bytes(shape)),
       layers_(shape.layers) {
   for (int64_t i = 0; i < shape.layers; ++i) {
     keys_.emplace_back(num_blocks * bytes_of_block(shape));
@@ -46,25 +48,27 @@ DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t latent_dim, int64
 
 int64_t DeviceKvStorage::bytes_for(const KvShape& shape, int64_t latent_dim, int64_t num_blocks) {
   const int64_t parts = latent_dim > 0 ? 1 : 2;
-  return num_blocks * (parts * shape.layers * bytes_of_block(shape) + kBlockTokens * state_bytes(shape));
+  return num_blocks *
+         (parts * shape.layers * bytes_of_block(shape) + kBlockTokens * hidden_state_bytes(shape));
 }
 
 KvLayer DeviceKvStorage::layer_shape() const { return layer_of(shape_, latent_dim_); }
 
-StateRows DeviceKvStorage::states() const {
-  return {.type = shape_.type, .data = states_.data(), .size = shape_.state_size};
+HiddenStateRows DeviceKvStorage::hidden_states() const {
+  return {.type = shape_.type, .data = hidden_states_.data(), .size = shape_.hidden_state_size};
 }
 
-void DeviceKvStorage::read_state(const KvSlot& at, std::span<float> to) const {
+void DeviceKvStorage::read_hidden_state(const KvSlot& at, std::span<float> to) const {
   use_device(device_);
-  const int64_t bytes = state_bytes(shape_);
-  copy(state_room_.data(), states_.data() + (at.block * kBlockTokens + at.slot) * bytes, bytes, stream_);
+  const int64_t bytes = hidden_state_bytes(shape_);
+  copy(hidden_state_room_.data(), hidden_states_.data() + (at.block * kBlockTokens + at.slot) * bytes, bytes,
+       stream_);
   stream_.synchronize();
   if (shape_.type == KvType::kFloat32) {
-    std::memcpy(to.data(), state_room_.data(), to.size_bytes());
+    std::memcpy(to.data(), hidden_state_room_.data(), to.size_bytes());
     return;
   }
-  const auto* const from = reinterpret_cast<const bf16*>(state_room_.data());
+  const auto* const from = reinterpret_cast<const bf16*>(hidden_state_room_.data());
   std::transform(from, from + to.size(), to.begin(), [](bf16 x) { return to_float(x); });
 }
 
@@ -78,8 +82,9 @@ KvLayer DeviceKvStorage::layer(int64_t index) const {
 void DeviceKvStorage::copy_block(int32_t from, int32_t to) {
   use_device(device_);
   for (int64_t i = 0; i < shape_.layers; ++i) copy_kv_block(stream_, layer(i), from, to);
-  const int64_t bytes = kBlockTokens * state_bytes(shape_);
-  if (bytes > 0) copy(states_.data() + to * bytes, states_.data() + from * bytes, bytes, stream_);
+  const int64_t bytes = kBlockTokens * hidden_state_bytes(shape_);
+  if (bytes > 0)
+    copy(hidden_states_.data() + to * bytes, hidden_states_.data() + from * bytes, bytes, stream_);
 }
 
 void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
@@ -91,9 +96,9 @@ void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
                                   static_cast<int32_t>(move.to.slot)};
     move_kv_slots(stream_, layer_shape(), layers_.data(), shape_.layers, some);
   }
-  const int64_t bytes = state_bytes(shape_);
+  const int64_t bytes = hidden_state_bytes(shape_);
   const auto state = [&](const KvSlot& at) {
-    return states_.data() + (at.block * kBlockTokens + at.slot) * bytes;
+    return hidden_states_.data() + (at.block * kBlockTokens + at.slot) * bytes;
   };
   for (const KvMove& move : moves)
     if (bytes > 0) copy(state(move.to), state(move.from), bytes, stream_);
@@ -124,12 +129,13 @@ uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t 
             if (layer.has_values()) add(values, layer.value_offset(0, h, t, i));
           }
     }
-  std::vector<std::byte> state(static_cast<size_t>(state_bytes(shape_)));
+  std::vector<std::byte> state(static_cast<size_t>(hidden_state_bytes(shape_)));
   for (int64_t p = 0; p < length && !state.empty(); ++p) {
     const int64_t at = blocks[static_cast<size_t>(p / kBlockTokens)] * kBlockTokens + p % kBlockTokens;
-    copy(state.data(), states_.data() + at * state_bytes(shape_), state_bytes(shape_), stream_);
+    copy(state.data(), hidden_states_.data() + at * hidden_state_bytes(shape_), hidden_state_bytes(shape_),
+         stream_);
     stream_.synchronize();
-    for (int64_t i = 0; i < shape_.state_size; ++i) add(state, i);
+    for (int64_t i = 0; i < shape_.hidden_state_size; ++i) add(state, i);
   }
   return hash;
 }

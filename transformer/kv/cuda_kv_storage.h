@@ -17,9 +17,9 @@ class DeviceKvStorage final : public KvStorage {
                   StreamView stream);
 
   KvLayer layer(int64_t index) const;
-  StateRows states() const;
+  HiddenStateRows hidden_states() const;
   // Waits for the stream.
-  void read_state(const KvSlot& at, std::span<float> to) const;
+  void read_hidden_state(const KvSlot& at, std::span<float> to) const;
   static int64_t bytes_for(const KvShape& shape, int64_t latent_dim, int64_t num_blocks);
 
   void copy_block(int32_t from, int32_t to) override;
@@ -36,9 +36,9 @@ class DeviceKvStorage final : public KvStorage {
   StreamView stream_;
   // Per layer, as kv_layout.h says; values_ is empty where there are none.
   std::vector<DeviceBuffer<std::byte>> keys_, values_;
-  DeviceBuffer<std::byte> states_;      // StateRows
-  PinnedBuffer<std::byte> state_room_;  // of one token
-  DeviceBuffer<KvLayer> layers_;        // for kernels that work on all layers at once
+  DeviceBuffer<std::byte> hidden_states_;      // HiddenStateRows
+  PinnedBuffer<std::byte> hidden_state_room_;  // of one token
+  DeviceBuffer<KvLayer> layers_;               // for kernels that work on all layers at once
 };
 
 }  // namespace outrider::cuda

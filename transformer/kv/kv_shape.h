@@ -18,7 +18,8 @@ struct KvShape {
   int64_t kv_heads = 0;  // of this rank
   int64_t head_dim = 0;
   KvType type = KvType::kFloat32;
-  int64_t state_size = 0;  // numbers kept of each token besides (ModelOptions::taps), in the same type
+  int64_t hidden_state_size =
+      0;  // numbers kept of each token besides (ModelOptions::aux_layers), in the same type
 };
 
 }  // namespace outrider

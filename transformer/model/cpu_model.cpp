@@ -86,11 +86,12 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
       kv_blocks_for(options.kv_tokens > 0 ? options.kv_tokens : planned_positions(config, options));
   const bool bf16_kv = options.kv == ModelOptions::Kv::kBFloat16 ||
                        (options.kv == ModelOptions::Kv::kAuto && !is_wide(weights.head.type()));
-  const KvShape kv_shape{.layers = config.num_layers,
-                         .kv_heads = plan.kv_heads.size(),
-                         .head_dim = config.head_dim,
-                         .type = bf16_kv ? KvType::kBFloat16 : KvType::kFloat32,
-                         .state_size = static_cast<int64_t>(options.taps.size()) * config.hidden_size};
+  const KvShape kv_shape{
+      .layers = config.num_layers,
+      .kv_heads = plan.kv_heads.size(),
+      .head_dim = config.head_dim,
+      .type = bf16_kv ? KvType::kBFloat16 : KvType::kFloat32,
+      .hidden_state_size = static_cast<int64_t>(options.aux_layers.size()) * config.hidden_size};
   auto storage = std::make_unique<CpuKvStorage>(kv_shape, kv_blocks);
   return std::unique_ptr<Model>(new CpuModel(std::move(config), options, std::move(weights), collectives,
                                              std::move(storage), kv_blocks));
@@ -106,7 +107,7 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
     locate_rows(batch);
   }
   run_layers(batch, layers, config_.num_layers);
-  keep_states(config_.num_layers, batch);
+  keep_hidden_states(config_.num_layers, batch);
   return finish(batch);
 }
 
@@ -145,7 +146,7 @@ void CpuModel::run_layers(std::span<const BatchSlice> batch, int64_t first, int6
   const auto rows = static_cast<int64_t>(act_->attention_rows.size());
   if (rows == 0) return;
   for (int64_t layer = first; layer < last; ++layer) {
-    keep_states(layer, batch);
+    keep_hidden_states(layer, batch);
     attention_block(layer, batch, rows);
     mlp_block(layer, rows);
   }
@@ -217,21 +218,21 @@ void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
 }
 
 // Keeps the states of all rows, in the slots of their keys and values.
-void CpuModel::keep_states(int64_t layer, std::span<const BatchSlice> batch) {
-  const auto tap = std::find(options_.taps.begin(), options_.taps.end(), layer);
-  if (tap == options_.taps.end()) return;
-  const auto first = (tap - options_.taps.begin()) * config_.hidden_size;
+void CpuModel::keep_hidden_states(int64_t layer, std::span<const BatchSlice> batch) {
+  const auto aux_layer = std::find(options_.aux_layers.begin(), options_.aux_layers.end(), layer);
+  if (aux_layer == options_.aux_layers.end()) return;
+  const auto first = (aux_layer - options_.aux_layers.begin()) * config_.hidden_size;
   const auto x = act_->residual.rows(static_cast<int64_t>(act_->attention_rows.size()));
   int64_t row = 0;
   for (const BatchSlice& slice : batch) {
     const int64_t end = kv_.length(slice.sequence);
     for (int64_t slot = end - static_cast<int64_t>(slice.tokens.size()); slot < end; ++slot, ++row)
-      storage_.store_state(kv_.slot(slice.sequence, slot), first, x.row(row));
+      storage_.store_hidden_state(kv_.slot(slice.sequence, slot), first, x.row(row));
   }
 }
 
-void CpuModel::read_states(KvHandle sequence, int64_t index, std::span<float> to) const {
-  storage_.read_state(kv_.slot(sequence, index), to);
+void CpuModel::read_hidden_states(KvHandle sequence, int64_t index, std::span<float> to) const {
+  storage_.read_hidden_state(kv_.slot(sequence, index), to);
 }
 
 void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {

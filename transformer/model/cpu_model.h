@@ -27,7 +27,7 @@ class CpuModel final : public Model {
   int64_t rows_taken_up() const { return taken_up_.total(); }
 
   KvCache& kv() override { return kv_; }
-  void read_states(KvHandle sequence, int64_t index, std::span<float> to) const override;
+  void read_hidden_states(KvHandle sequence, int64_t index, std::span<float> to) const override;
   const ModelConfig& config() const override { return config_; }
   int64_t max_positions() const override { return max_positions_; }
   int64_t max_rows() const override { return options_.max_rows; }
@@ -48,7 +48,7 @@ class CpuModel final : public Model {
   LogitsShard finish(std::span<const BatchSlice> batch);
   void locate_rows(std::span<const BatchSlice> batch);
   void embed(std::span<const BatchSlice> batch, int64_t rows);
-  void keep_states(int64_t layer, std::span<const BatchSlice> batch);
+  void keep_hidden_states(int64_t layer, std::span<const BatchSlice> batch);
   void attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
   void mlp_block(int64_t layer, int64_t rows);
   void finish_block(TensorView<float, 2> partial, std::span<const float> bias, std::span<const float> norm);

@@ -9,12 +9,12 @@
 namespace outrider {
 namespace {
 
-Status check_taps(const std::filesystem::path& directory, const ModelOptions& options) {
+Status check_aux_layers(const std::filesystem::path& directory, const ModelOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
-  for (const int64_t tap : options.taps)
-    if (tap < 0 || tap > config.num_layers)
+  for (const int64_t aux_layer : options.aux_layers)
+    if (aux_layer < 0 || aux_layer > config.num_layers)
       return invalid_argument(fmt::format("the drafter reads states of layer {}; the target has {} layers",
-                                          tap, config.num_layers));
+                                          aux_layer, config.num_layers));
   return {};
 }
 
@@ -25,12 +25,14 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
   CHECK(collectives.size() == options.shard.tp_size && collectives.rank() == options.shard.tp_rank,
         "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(),
         options.shard.tp_rank, options.shard.tp_size);
-  if (!options.taps.empty()) RETURN_IF_ERROR(check_taps(directory, options));
+  if (!options.aux_layers.empty()) RETURN_IF_ERROR(check_aux_layers(directory, options));
   if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
   return CpuModel::load(directory, options, collectives);
 }
 
-void Model::read_states(KvHandle, int64_t, std::span<float>) const { CHECK(false, "a model without taps"); }
+void Model::read_hidden_states(KvHandle, int64_t, std::span<float>) const {
+  CHECK(false, "a model without taps");
+}
 
 Result<LogitsShard> Model::forward_first(std::span<const BatchSlice>, int64_t,
                                          std::span<ExitedTokens* const>) {

@@ -57,7 +57,7 @@ struct ModelOptions {
   std::optional<TokenId> stand_in;  // EmbeddedIds: a draft's, whose target may have more tokens
   // Ascending layers whose input (the residual stream) is kept for every token beside its keys and values;
   // num_layers: the output of the last layer.
-  std::vector<int64_t> taps;
+  std::vector<int64_t> aux_layers;
   bool overlap_kernels = true;  // a device starts a kernel while the one before it ends; no bit depends on it
   LoadProgress progress;
   // Receives a text that describes device memory before it is allocated.
@@ -94,9 +94,9 @@ class Model {
   virtual std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size);
 
   virtual KvCache& kv() = 0;
-  // With ModelOptions::taps: the hidden states of the token in slot `index` of a sequence, tap after tap,
-  // [taps * hidden_size], in bf16 if keys and values are. The same on every rank.
-  virtual void read_states(KvHandle sequence, int64_t index, std::span<float> to) const;
+  // With ModelOptions::aux_layers: the hidden states of the token in slot `index` of a sequence, tap after
+  // tap, [aux_layers * hidden_size], in bf16 if keys and values are. The same on every rank.
+  virtual void read_hidden_states(KvHandle sequence, int64_t index, std::span<float> to) const;
   virtual const ModelConfig& config() const = 0;
   virtual int64_t max_positions() const = 0;
   virtual int64_t max_rows() const = 0;

@@ -23,7 +23,7 @@ struct MemoryPlan {
                            (o.kv == ModelOptions::Kv::kAuto && activation() == WeightType::kBFloat16)
                        ? KvType::kBFloat16
                        : KvType::kFloat32,
-           .state_size = static_cast<int64_t>(o.taps.size()) * config.hidden_size} {}
+           .hidden_state_size = static_cast<int64_t>(o.aux_layers.size()) * config.hidden_size} {}
 
   WeightType activation() const { return weights.types.activation(); }
   // Columns of the widest MLP. A mixture of experts counts as one MLP.

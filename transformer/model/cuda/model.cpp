@@ -50,10 +50,10 @@ CudaModel::CudaModel(const MemoryPlan& plan, const ModelOptions& options, Collec
   prepare_matmul(device_.shared_bytes);
   prepare_attention(device_.shared_bytes);
   // All ranks must queue the same group operations, whichever ranks keep hidden states.
-  const char own = std::count(options_.taps.begin(), options_.taps.end(), config_.num_layers) > 0;
+  const char own = std::count(options_.aux_layers.begin(), options_.aux_layers.end(), config_.num_layers) > 0;
   std::vector<char> all(static_cast<size_t>(collectives.size()));
   collectives.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
-  any_last_tap_ = std::count(all.begin(), all.end(), char{1}) > 0;
+  any_last_aux_layer_ = std::count(all.begin(), all.end(), char{1}) > 0;
   if (!group_->is_capturable()) return;
   // Capture must not allocate while a peer's kernel waits for this rank.
   if (is_split()) collectives.barrier();
@@ -180,8 +180,8 @@ void CudaModel::queue_pass(int64_t layers, int64_t rows, int64_t logit_rows) {
     queue_forward(layers, rows, logit_rows);
 }
 
-void CudaModel::read_states(KvHandle sequence, int64_t index, std::span<float> to) const {
-  storage_.read_state(kv_.slot(sequence, index), to);
+void CudaModel::read_hidden_states(KvHandle sequence, int64_t index, std::span<float> to) const {
+  storage_.read_hidden_state(kv_.slot(sequence, index), to);
 }
 
 std::unique_ptr<TokenRunner> CudaModel::make_runner(int64_t vocab_size) {

@@ -41,9 +41,9 @@ class CudaModel final : public Model {
   std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size) override;
 
   KvCache& kv() override { return kv_; }
-  void read_states(KvHandle sequence, int64_t index, std::span<float> to) const override;
+  void read_hidden_states(KvHandle sequence, int64_t index, std::span<float> to) const override;
   // Where those states are, complete when what is queued on stream() is.
-  StateRows states() const { return storage_.states(); }
+  HiddenStateRows hidden_states() const { return storage_.hidden_states(); }
   StreamView stream() const { return *stream_; }
   // Null where other ranks have a part of it.
   const MatrixView* whole_embedding() const { return is_split() ? nullptr : &weights_.embedding_rows(); }
@@ -88,7 +88,7 @@ class CudaModel final : public Model {
   void queue_projections(int64_t layer, const KvLayer& kv, int64_t rows);
   // Keeps the residual stream of all rows where a tap asks for this layer's input, or for the last layer's
   // output.
-  void queue_states(int64_t layer, int64_t rows);
+  void queue_hidden_states(int64_t layer, int64_t rows);
   void queue_squares(const DeviceLayer& w, int64_t rows);
   void queue_mlp(int64_t layer, int64_t rows);
   void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
@@ -110,7 +110,7 @@ class CudaModel final : public Model {
   RopeTables rope_, local_rope_;        // local_rope_: of layers with the local rotation, if there are any
   std::unique_ptr<Activations> act_;
   DeviceBuffer<int32_t> expert_work_;  // MixtureRoom's
-  bool any_last_tap_ = false;          // some rank keeps what the last layer yields
+  bool any_last_aux_layer_ = false;    // some rank keeps what the last layer yields
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Graph>> graphs_;  // by layers and rows
 };
 

@@ -13,10 +13,10 @@ void CudaModel::queue_forward(int64_t layers, int64_t rows, int64_t logit_rows) 
     queue_mlp(layer, rows);
   }
   NormArguments last = norm_behind_mlp(layers - 1, weights_.final_norm.data());
-  if (any_last_tap_ && layers == config_.num_layers) {
+  if (any_last_aux_layer_ && layers == config_.num_layers) {
     last.rows = rows;
     queue_sum_and_norm(last, rows);  // for the residual stream of rows without logits
-    queue_states(config_.num_layers, rows);
+    queue_hidden_states(config_.num_layers, rows);
     last = norm_arguments(nullptr, weights_.final_norm.data());
   }
   last.rows_from = inputs_.device().logit_rows;
@@ -91,7 +91,7 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
   NormArguments norm = norm_behind_mlp(layer - 1, w.attention_norm.data());
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
-  queue_states(layer, rows);
+  queue_hidden_states(layer, rows);
   const KvLayer kv = storage_.layer(layer);
   const LayerKind kind = config_.layer(layer);
   const auto heads = static_cast<int32_t>(plan_.query_heads.size());
@@ -148,11 +148,11 @@ void CudaModel::queue_projections(int64_t layer, const KvLayer& kv, int64_t rows
                     .epsilon = static_cast<float>(config_.rms_norm_eps)});
 }
 
-void CudaModel::queue_states(int64_t layer, int64_t rows) {
-  const auto tap = std::find(options_.taps.begin(), options_.taps.end(), layer);
-  if (tap == options_.taps.end()) return;
-  keep_states(*stream_, inputs_.device(), storage_.states(), rows, config_.hidden_size, act_->residual.data(),
-              (tap - options_.taps.begin()) * config_.hidden_size);
+void CudaModel::queue_hidden_states(int64_t layer, int64_t rows) {
+  const auto aux_layer = std::find(options_.aux_layers.begin(), options_.aux_layers.end(), layer);
+  if (aux_layer == options_.aux_layers.end()) return;
+  keep_hidden_states(*stream_, inputs_.device(), storage_.hidden_states(), rows, config_.hidden_size,
+                     act_->residual.data(), (aux_layer - options_.aux_layers.begin()) * config_.hidden_size);
 }
 
 // One norm over all query heads and one over all KV heads, whichever ranks hold them.

@@ -259,8 +259,8 @@ void add_expert_biases(StreamView stream, const float* weights, const float* bia
 void scale_and_cap(StreamView stream, float* x, int64_t count, float factor, float cap);
 
 // Numbers [first, first + hidden) of the state in each row's slot = residual[m, :].
-void keep_states(StreamView stream, const DeviceBatch& batch, const StateRows& states, int64_t rows,
-                 int64_t hidden, const float* residual, int64_t first);
+void keep_hidden_states(StreamView stream, const DeviceBatch& batch, const HiddenStateRows& hidden_states,
+                        int64_t rows, int64_t hidden, const float* residual, int64_t first);
 
 // Copies the KV of a block (copy-on-write) in a layer's memory.
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to);

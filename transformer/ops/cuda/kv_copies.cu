@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(kThreads)
 // Grid: rows, elements.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    store_states(const DeviceBatch batch, const StateRows states, int64_t hidden, const float* residual,
-                 int64_t first) {
+    store_hidden_states(const DeviceBatch batch, const HiddenStateRows hidden_states, int64_t hidden,
+                        const float* residual, int64_t first) {
   const int64_t m = blockIdx.x, i = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   constexpr auto kTokens = static_cast<int32_t>(kBlockTokens);
   const int32_t slot = slot_of(batch, m, load_of_others(batch.positions + m));
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
       batch.tables + load_of_others(batch.row_table + m) * batch.table_stride + slot / kTokens);
   await_inputs();
   if (i < hidden)
-    static_cast<T*>(states.data)[states.offset(block, slot % kTokens) + first + i] =
+    static_cast<T*>(hidden_states.data)[hidden_states.offset(block, slot % kTokens) + first + i] =
         rounded<T>(residual[m * hidden + i]);
 }
 
@@ -69,17 +69,17 @@ void move_kv_slots(StreamView stream, const KvLayer& shape, const KvLayer* layer
     launch(stream, launch_shape, &move_tokens<float>, layers, moves);
 }
 
-void keep_states(StreamView stream, const DeviceBatch& batch, const StateRows& states, int64_t rows,
-                 int64_t hidden, const float* residual, int64_t first) {
+void keep_hidden_states(StreamView stream, const DeviceBatch& batch, const HiddenStateRows& hidden_states,
+                        int64_t rows, int64_t hidden, const float* residual, int64_t first) {
   if (rows == 0) return;
   const LaunchShape shape{.grid_x = static_cast<unsigned>(rows),
                           .grid_y = static_cast<unsigned>((hidden + kThreads - 1) / kThreads),
                           .threads = kThreads,
                           .early = true};
-  if (states.type == KvType::kBFloat16)
-    launch(stream, shape, &store_states<bf16>, batch, states, hidden, residual, first);
+  if (hidden_states.type == KvType::kBFloat16)
+    launch(stream, shape, &store_hidden_states<bf16>, batch, hidden_states, hidden, residual, first);
   else
-    launch(stream, shape, &store_states<float>, batch, states, hidden, residual, first);
+    launch(stream, shape, &store_hidden_states<float>, batch, hidden_states, hidden, residual, first);
 }
 
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to) {

@@ -74,7 +74,7 @@ struct KvLayer {
 };
 
 // States of tokens, [block][token of the block][size] in the type of keys and values.
-struct StateRows {
+struct HiddenStateRows {
   KvType type = KvType::kFloat32;
   void* data = nullptr;
   int64_t size = 0;  // numbers of one token

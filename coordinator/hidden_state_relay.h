@@ -1,5 +1,5 @@
-// Relays hidden states of the target to draft workers with a head (StateRows), or announcements of rows that
-// go from device to device. Chooses the rows that a plan asks for, and the receiver of each result.
+// Relays hidden states of the target to draft workers with a head (HiddenStateRows), or announcements of rows
+// that go from device to device. Chooses the rows that a plan asks for, and the receiver of each result.
 // Independent of drafts and verdicts. Stores only the number of rows sent to each worker, since the target
 // can send every row again.
 #pragma once
@@ -12,10 +12,10 @@
 
 namespace outrider {
 
-class StateRelay {
+class HiddenStateRelay {
  public:
-  StateRelay(const ProtocolOptions& options, const TargetGroup& target, const WorkerPool& pool,
-             Totals& totals)
+  HiddenStateRelay(const ProtocolOptions& options, const TargetGroup& target, const WorkerPool& pool,
+                   Totals& totals)
       : options_(options), target_(target), pool_(pool), totals_(totals) {}
 
   // Whether a round waits for a draft whose worker waits for rows that the target has. Then an idle target is
@@ -29,13 +29,13 @@ class StateRelay {
   // target does not have continues without its draft.
   void pass_on(StepResult& result, RequestTable& requests, Turn& turn);
   // Undoes the sending of rows that a worker's queue had no room for.
-  static void take_back(const StateRows& rows, LiveRequest& live) {
-    live.link.states = std::min(live.link.states, rows.first.value());
+  static void take_back(const HiddenStateRows& rows, LiveRequest& live) {
+    live.link.hidden_states = std::min(live.link.hidden_states, rows.first.value());
   }
 
  private:
-  bool reads_states(const LiveRequest& live) const;
-  bool is_here_for(const StateRows& rows, const LiveRequest& live) const;
+  bool reads_hidden_states(const LiveRequest& live) const;
+  bool is_here_for(const HiddenStateRows& rows, const LiveRequest& live) const;
   bool is_worth_rows(const LiveRequest& live) const;
   // The number of tokens with keys and values after the outstanding plan, or now.
   int32_t told_behind(const LiveRequest& live) const;
@@ -44,7 +44,7 @@ class StateRelay {
   const TargetGroup& target_;
   const WorkerPool& pool_;
   Totals& totals_;
-  std::vector<StateAsk> asked_;  // in the outstanding plan
+  std::vector<HiddenStateRequest> asked_;  // in the outstanding plan
 };
 
 }  // namespace outrider

@@ -1,6 +1,6 @@
 // The worker's end of the link that brings hidden states: the transfers it takes part in, where it keeps rows
 // until they are read, and its handling of rows that do not arrive.
-#include "draft_worker/state_inbox.h"
+#include "draft_worker/hidden_state_inbox.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace outrider {
 namespace {
 
 using namespace std::chrono_literals;
-using Arrival = StateInbox::Arrival;
+using Arrival = HiddenStateInbox::Arrival;
 
 constexpr int64_t kWidth = 4;
 constexpr int32_t kRows = 3, kSlots = 2;
@@ -36,9 +36,9 @@ struct MemoryLink final : testing::MemoryRowLink {
   uint16_t* slot(int32_t at) override { return memory.data() + at * kRows * kWidth; }
 };
 
-class StateInboxTest : public ::testing::Test {
+class HiddenStateInboxTest : public ::testing::Test {
  protected:
-  StateInboxTest() { fresh(); }
+  HiddenStateInboxTest() { fresh(); }
   void fresh(std::chrono::milliseconds patience = 60s) {
     inbox_.reset();
     hub_ = make_inproc_hub();
@@ -50,18 +50,18 @@ class StateInboxTest : public ::testing::Test {
       link_ = link.get();
       return std::unique_ptr<RowLink>(std::move(link));
     };
-    inbox_ = std::make_unique<StateInbox>(
+    inbox_ = std::make_unique<HiddenStateInbox>(
         hub_->connect(), std::move(links), *compute_,
-        StateInboxOptions{.worker = Generation{7}, .width = kWidth, .patience = patience});
+        HiddenStateInboxOptions{.worker = Generation{7}, .width = kWidth, .patience = patience});
     EXPECT_FALSE(leader_->receive(Clock::now()));
     inbox_->look();
     const auto offer = leader_->receive(Clock::now() + 10s);
     worker_ = offer->peer;
-    EXPECT_TRUE(std::get<LinkOffer>(offer->message).states);
+    EXPECT_TRUE(std::get<LinkOffer>(offer->message).hidden_states);
     announced_ = 0;
   }
   void announce(int32_t rows) {
-    ASSERT_TRUE(leader_->send(worker_, StateTransfer{.number = ++announced_, .rows = rows}).ok());
+    ASSERT_TRUE(leader_->send(worker_, HiddenStateTransfer{.number = ++announced_, .rows = rows}).ok());
     inbox_->look();
   }
   void arrive() {
@@ -80,7 +80,7 @@ class StateInboxTest : public ::testing::Test {
       if (std::holds_alternative<Failure>(incoming->message)) return true;
     return false;
   }
-  static StateRows told(int32_t first, int32_t count, uint64_t transfer) {
+  static HiddenStateRows told(int32_t first, int32_t count, uint64_t transfer) {
     return {.sequence = kOne,
             .first = Position(first),
             .ids = std::vector<TokenId>(static_cast<size_t>(count)),
@@ -89,8 +89,8 @@ class StateInboxTest : public ::testing::Test {
             .transfer = transfer,
             .count = count};
   }
-  static StateRows brought(int32_t first, int32_t count, float number) {
-    StateRows rows = told(first, count, 0);
+  static HiddenStateRows brought(int32_t first, int32_t count, float number) {
+    HiddenStateRows rows = told(first, count, 0);
     rows.values.assign(static_cast<size_t>(count * kWidth), to_bf16(number).bits);
     return rows;
   }
@@ -100,11 +100,11 @@ class StateInboxTest : public ::testing::Test {
   std::unique_ptr<Transport> leader_;
   PeerId worker_;
   MemoryLink* link_ = nullptr;
-  std::unique_ptr<StateInbox> inbox_;
+  std::unique_ptr<HiddenStateInbox> inbox_;
   uint64_t announced_ = 0;
 };
 
-TEST_F(StateInboxTest, RowsAreReadWhereTheyLand) {
+TEST_F(HiddenStateInboxTest, RowsAreReadWhereTheyLand) {
   announce(3);
   inbox_->claim(1);
   EXPECT_EQ(inbox_->arrival(1, 3), Arrival::kComing);
@@ -118,7 +118,7 @@ TEST_F(StateInboxTest, RowsAreReadWhereTheyLand) {
 }
 
 // The coordinator's word may come first.
-TEST_F(StateInboxTest, ATransferIsClaimedBeforeItIsAnnounced) {
+TEST_F(HiddenStateInboxTest, ATransferIsClaimedBeforeItIsAnnounced) {
   inbox_->claim(1);
   EXPECT_EQ(inbox_->arrival(1, 2), Arrival::kComing);
   announce(2);
@@ -128,7 +128,7 @@ TEST_F(StateInboxTest, ATransferIsClaimedBeforeItIsAnnounced) {
 
 // The first transfer is never claimed, so it is evicted first. The oldest transfer is evicted next, and its
 // rows remain readable.
-TEST_F(StateInboxTest, EveryTransferHasItsTurnAndTheOldestMakesRoom) {
+TEST_F(HiddenStateInboxTest, EveryTransferHasItsTurnAndTheOldestMakesRoom) {
   for (const int32_t rows : {1, 2, 3, 1}) announce(rows);
   EXPECT_EQ(link_->transfers, (std::vector<std::pair<int32_t, int32_t>>{{0, 1}, {1, 2}}));
   for (const uint64_t claimed : {2, 3, 4}) inbox_->claim(claimed);
@@ -145,8 +145,8 @@ TEST_F(StateInboxTest, EveryTransferHasItsTurnAndTheOldestMakesRoom) {
   EXPECT_EQ(read(4, 0, 1), std::vector<float>{4});
 }
 
-// Their StateRows come when the plan is over, behind all of its transfers.
-TEST_F(StateInboxTest, WhatNobodyHasAskedForYetIsForgottenLast) {
+// Their HiddenStateRows come when the plan is over, behind all of its transfers.
+TEST_F(HiddenStateInboxTest, WhatNobodyHasAskedForYetIsForgottenLast) {
   announce(1);
   inbox_->claim(1);
   arrive();
@@ -163,7 +163,7 @@ TEST_F(StateInboxTest, WhatNobodyHasAskedForYetIsForgottenLast) {
   EXPECT_EQ(read(2, 0, 2), (std::vector<float>{2, 2.25f}));
 }
 
-TEST_F(StateInboxTest, ABrokenLinkLosesWhatIsNotHere) {
+TEST_F(HiddenStateInboxTest, ABrokenLinkLosesWhatIsNotHere) {
   announce(2);
   announce(1);
   inbox_->claim(1);
@@ -179,7 +179,7 @@ TEST_F(StateInboxTest, ABrokenLinkLosesWhatIsNotHere) {
   EXPECT_EQ(inbox_->arrival(3, 1), Arrival::kLost);
 }
 
-TEST_F(StateInboxTest, PatienceEndsTheLink) {
+TEST_F(HiddenStateInboxTest, PatienceEndsTheLink) {
   for (const bool announced : {true, false}) {
     fresh(20ms);
     if (announced) announce(2);
@@ -195,12 +195,12 @@ TEST_F(StateInboxTest, PatienceEndsTheLink) {
   }
 }
 
-TEST_F(StateInboxTest, WhatCannotBeEndsTheLink) {
-  for (const StateTransfer& bad : {StateTransfer{.number = 2, .rows = 1},
-                                   {.number = 0, .rows = 1},
-                                   {.number = 1, .rows = 0},
-                                   {.number = 1, .rows = kRows + 1},
-                                   {.number = 1, .rows = -1}}) {
+TEST_F(HiddenStateInboxTest, WhatCannotBeEndsTheLink) {
+  for (const HiddenStateTransfer& bad : {HiddenStateTransfer{.number = 2, .rows = 1},
+                                         {.number = 0, .rows = 1},
+                                         {.number = 1, .rows = 0},
+                                         {.number = 1, .rows = kRows + 1},
+                                         {.number = 1, .rows = -1}}) {
     fresh();
     ASSERT_TRUE(leader_->send(worker_, bad).ok());
     inbox_->look();
@@ -210,7 +210,7 @@ TEST_F(StateInboxTest, WhatCannotBeEndsTheLink) {
   }
 }
 
-TEST_F(StateInboxTest, NoFieldHarms) {
+TEST_F(HiddenStateInboxTest, NoFieldHarms) {
   const auto tell = [&](const Message& lie, const std::string& what) {
     SCOPED_TRACE(what);
     fresh();
@@ -219,14 +219,14 @@ TEST_F(StateInboxTest, NoFieldHarms) {
     inbox_->look();
     inbox_->look();
   };
-  EXPECT_GT(testing::for_each_lie(StateTransfer{.number = 1, .rows = 2}, tell), 15);
+  EXPECT_GT(testing::for_each_lie(HiddenStateTransfer{.number = 1, .rows = 2}, tell), 15);
 }
 
 // ---- what is held of a sequence ---------------------------------------------------------------------------
 
-class HeldStatesTest : public StateInboxTest {
+class HeldHiddenStatesTest : public HiddenStateInboxTest {
  protected:
-  std::vector<float> read(const HeldStates& held, int64_t first, int64_t count) {
+  std::vector<float> read(const HeldHiddenStates& held, int64_t first, int64_t count) {
     const RowBuffer rows = compute_->rows(count, kWidth);
     held.read(first, rows.rows(count));
     std::vector<float> out;
@@ -235,8 +235,8 @@ class HeldStatesTest : public StateInboxTest {
   }
 };
 
-TEST_F(HeldStatesTest, RowsOfMessagesAndOfTransfersAreOneBehindTheOther) {
-  HeldStates held(*compute_, inbox_.get());
+TEST_F(HeldHiddenStatesTest, RowsOfMessagesAndOfTransfersAreOneBehindTheOther) {
+  HeldHiddenStates held(*compute_, inbox_.get());
   held.add(brought(0, 2, 9));
   held.add(told(1, 3, 1));  // its first row is known already
   EXPECT_EQ(held.end(), 4);
@@ -255,9 +255,9 @@ TEST_F(HeldStatesTest, RowsOfMessagesAndOfTransfersAreOneBehindTheOther) {
   EXPECT_EQ(inbox_->arrival(1, 1), Arrival::kLost) << "given back";
 }
 
-TEST_F(HeldStatesTest, OfAMessageOnlyWhatIsNeededStays) {
-  HeldStates held(*compute_, nullptr);
-  StateRows rows = brought(0, 8, 5);
+TEST_F(HeldHiddenStatesTest, OfAMessageOnlyWhatIsNeededStays) {
+  HeldHiddenStates held(*compute_, nullptr);
+  HiddenStateRows rows = brought(0, 8, 5);
   for (size_t i = 0; i < rows.values.size(); ++i)
     rows.values[i] = to_bf16(static_cast<float>(i / kWidth)).bits;
   held.add(rows);
@@ -268,8 +268,8 @@ TEST_F(HeldStatesTest, OfAMessageOnlyWhatIsNeededStays) {
   }
 }
 
-TEST_F(HeldStatesTest, WhatIsLostIsForgottenWithAllBehindIt) {
-  HeldStates held(*compute_, inbox_.get());
+TEST_F(HeldHiddenStatesTest, WhatIsLostIsForgottenWithAllBehindIt) {
+  HeldHiddenStates held(*compute_, inbox_.get());
   announce(2);
   announce(2);
   held.add(told(0, 2, 1));
@@ -302,8 +302,8 @@ TEST(HeadWithALink, OffersItWithItsFirstSequenceAndSaysWhatItLost) {
     link = made.get();
     return std::unique_ptr<RowLink>(std::move(made));
   };
-  StateInbox inbox(hub->connect(), links, head->compute(),
-                   {.worker = Generation{7}, .width = head->hidden_size()});
+  HiddenStateInbox inbox(hub->connect(), links, head->compute(),
+                         {.worker = Generation{7}, .width = head->hidden_size()});
   HeadDrafting drafter(*head, {.inbox = &inbox});
   std::vector<DraftAnswer> answers;
   EXPECT_FALSE(drafter.work(answers));
@@ -312,12 +312,12 @@ TEST(HeadWithALink, OffersItWithItsFirstSequenceAndSaysWhatItLost) {
   EXPECT_FALSE(drafter.work(answers));
   EXPECT_TRUE(std::holds_alternative<LinkOffer>(leader->receive(Clock::now())->message));
 
-  StateRows rows{.sequence = kOne, .first = {}, .ids = std::vector<TokenId>(3), .values = {}};
+  HiddenStateRows rows{.sequence = kOne, .first = {}, .ids = std::vector<TokenId>(3), .values = {}};
   rows.width = static_cast<int32_t>(head->hidden_size());
   rows.transfer = 1;
   rows.count = 3;
   ASSERT_TRUE(drafter.take(rows).ok());
-  EXPECT_EQ(drafter.held(kOne).state_rows, 3);
+  EXPECT_EQ(drafter.held(kOne).hidden_state_rows, 3);
   EXPECT_TRUE(drafter.work(answers)) << "they are on their way";
   EXPECT_TRUE(answers.empty());
   link->abort("gone");
@@ -325,12 +325,12 @@ TEST(HeadWithALink, OffersItWithItsFirstSequenceAndSaysWhatItLost) {
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_FALSE(answers[0].status.ok());
   EXPECT_EQ(answers[0].draft.sequence, kOne);
-  EXPECT_EQ(drafter.held(kOne).state_rows, 0);
+  EXPECT_EQ(drafter.held(kOne).hidden_state_rows, 0);
 }
 
 // Two sequences that name one transfer, as only a job that lies does.
-TEST_F(HeldStatesTest, ATransferIsGivenBackOnce) {
-  HeldStates one(*compute_, inbox_.get()), two(*compute_, inbox_.get());
+TEST_F(HeldHiddenStatesTest, ATransferIsGivenBackOnce) {
+  HeldHiddenStates one(*compute_, inbox_.get()), two(*compute_, inbox_.get());
   announce(2);
   one.add(told(0, 2, 1));
   two.add(told(0, 2, 1));

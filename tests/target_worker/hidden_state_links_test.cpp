@@ -1,13 +1,13 @@
 // The leader's ends of the links that carry hidden states to draft workers: announced and sent rows, and the
 // fallback to messages.
-#include "target_worker/state_links.h"
+#include "target_worker/hidden_state_links.h"
 #include "tests/support/memory_row_link.h"
 
 #include <gtest/gtest.h>
 
 #include "base/bfloat16.h"
+#include "target_worker/hidden_state_reader.h"
 #include "target_worker/slice_inbox.h"
-#include "target_worker/state_reader.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/support/hostile_fields.h"
 
@@ -29,9 +29,9 @@ struct MemoryLink final : testing::MemoryRowLink {
   uint16_t* slot(int32_t at) override { return memory.data() + at * kRows * kWidth; }
 };
 
-class StateLinksTest : public ::testing::Test {
+class HiddenStateLinksTest : public ::testing::Test {
  protected:
-  StateLinksTest() { fresh(); }
+  HiddenStateLinksTest() { fresh(); }
   void fresh() {
     worker_.reset();
     hub_ = make_inproc_hub();
@@ -49,10 +49,11 @@ class StateLinksTest : public ::testing::Test {
     offer(kWorker);
   }
   void offer(Generation worker, const std::string& id = "it") {
-    ASSERT_TRUE(worker_->send(kCoordinatorPeer, LinkOffer{.worker = worker, .id = id, .states = true}).ok());
+    ASSERT_TRUE(
+        worker_->send(kCoordinatorPeer, LinkOffer{.worker = worker, .id = id, .hidden_states = true}).ok());
     inbox_->look();
   }
-  StateLink* link(Generation worker = kWorker) { return inbox_->states().to(worker); }
+  HiddenStateLink* link(Generation worker = kWorker) { return inbox_->hidden_states().to(worker); }
   std::optional<Message> heard() {
     while (auto incoming = worker_->receive(Clock::now()))
       if (!std::holds_alternative<Heartbeat>(incoming->message)) return std::move(incoming->message);
@@ -65,13 +66,13 @@ class StateLinksTest : public ::testing::Test {
   MemoryLink* link_ = nullptr;
 };
 
-TEST_F(StateLinksTest, TransfersAreAnnouncedAndSentAsFarAsThereAreSlots) {
+TEST_F(HiddenStateLinksTest, TransfersAreAnnouncedAndSentAsFarAsThereAreSlots) {
   EXPECT_TRUE(link()->takes(2));
   EXPECT_FALSE(link()->takes(3));
   for (const uint64_t number : {1, 2}) {
     std::fill_n(link()->room(), kWidth, static_cast<uint16_t>(number));
     EXPECT_EQ(link()->send(1), number);
-    const auto told = std::get<StateTransfer>(*heard());
+    const auto told = std::get<HiddenStateTransfer>(*heard());
     EXPECT_EQ(told.number, number);
     EXPECT_EQ(told.rows, 1);
     EXPECT_EQ(link_->sent.back(), std::vector<uint16_t>(kWidth, static_cast<uint16_t>(number)));
@@ -87,7 +88,7 @@ TEST_F(StateLinksTest, TransfersAreAnnouncedAndSentAsFarAsThereAreSlots) {
 }
 
 // The worker hears whose rows they are when the plan is over, and has to keep them until then.
-TEST_F(StateLinksTest, APlanHasAsManyTransfersAsThereAreSlotsHoweverSoonTheyEnd) {
+TEST_F(HiddenStateLinksTest, APlanHasAsManyTransfersAsThereAreSlotsHoweverSoonTheyEnd) {
   for (int plan = 0; plan < 3; ++plan) {
     for (int i = 0; i < kSlots; ++i) {
       EXPECT_TRUE(link()->takes(1));
@@ -102,23 +103,25 @@ TEST_F(StateLinksTest, APlanHasAsManyTransfersAsThereAreSlotsHoweverSoonTheyEnd)
 
 // Nothing that was offered stays without an answer, or the worker would wait as long as for a link that is
 // slow to come up.
-TEST_F(StateLinksTest, ALeaderWithoutLinksRefusesAtOnce) {
+TEST_F(HiddenStateLinksTest, ALeaderWithoutLinksRefusesAtOnce) {
   worker_.reset();
   hub_ = make_inproc_hub();
   inbox_ = std::make_unique<SliceInbox>(hub_->coordinator_end(),
                                         SliceSlotsOptions{.range = {0, 4}, .sequences = 1});
   worker_ = hub_->connect();
-  for (const bool states : {true, false}) {
+  for (const bool hidden_states : {true, false}) {
     ASSERT_TRUE(
-        worker_->send(kCoordinatorPeer, LinkOffer{.worker = kWorker, .id = "it", .states = states}).ok());
+        worker_
+            ->send(kCoordinatorPeer, LinkOffer{.worker = kWorker, .id = "it", .hidden_states = hidden_states})
+            .ok());
     inbox_->look();
     const auto answer = heard();
-    ASSERT_TRUE(answer) << (states ? "states" : "q");
+    ASSERT_TRUE(answer) << (hidden_states ? "states" : "q");
     EXPECT_NE(std::get<Failure>(*answer).message.find("no rows from device to device"), std::string::npos);
   }
 }
 
-TEST_F(StateLinksTest, BeforeItIsReadyAndAfterItEndedRowsGoAnotherWay) {
+TEST_F(HiddenStateLinksTest, BeforeItIsReadyAndAfterItEndedRowsGoAnotherWay) {
   link_->now = LinkState::kConnecting;
   EXPECT_FALSE(link()->takes(1));
   link_->now = LinkState::kReady;
@@ -131,7 +134,7 @@ TEST_F(StateLinksTest, BeforeItIsReadyAndAfterItEndedRowsGoAnotherWay) {
   EXPECT_EQ(link(Generation{3}), nullptr);
 }
 
-TEST_F(StateLinksTest, AWorkerTakesBackItsOffer) {
+TEST_F(HiddenStateLinksTest, AWorkerTakesBackItsOffer) {
   ASSERT_TRUE(worker_->send(kCoordinatorPeer, Failure{"no more"}).ok());
   inbox_->look();
   EXPECT_EQ(link(), nullptr);
@@ -147,14 +150,14 @@ TEST_F(StateLinksTest, AWorkerTakesBackItsOffer) {
   EXPECT_EQ(std::get<Failure>(*heard()).message, "no id");
 }
 
-TEST_F(StateLinksTest, WhoIsGoneIsSentNothing) {
+TEST_F(HiddenStateLinksTest, WhoIsGoneIsSentNothing) {
   worker_.reset();
   EXPECT_EQ(link()->send(1), 0u);
   EXPECT_TRUE(link_->sent.empty());
   EXPECT_FALSE(link()->takes(1));
 }
 
-TEST_F(StateLinksTest, NoFieldHarms) {
+TEST_F(HiddenStateLinksTest, NoFieldHarms) {
   const auto tell = [&](const Message& lie, const std::string& what) {
     SCOPED_TRACE(what);
     fresh();
@@ -163,15 +166,15 @@ TEST_F(StateLinksTest, NoFieldHarms) {
     inbox_->look();
     if (link()) (void)link()->takes(1);
   };
-  EXPECT_GT(testing::for_each_lie(LinkOffer{.worker = kWorker, .id = "it", .states = true}, tell), 5);
+  EXPECT_GT(testing::for_each_lie(LinkOffer{.worker = kWorker, .id = "it", .hidden_states = true}, tell), 5);
   EXPECT_GT(testing::for_each_lie(Failure{"no"}, tell), 2);
-  EXPECT_GT(testing::for_each_lie(StateTransfer{.number = 1, .rows = 1}, tell), 10);
+  EXPECT_GT(testing::for_each_lie(HiddenStateTransfer{.number = 1, .rows = 1}, tell), 10);
 }
 
 // ---- what the leader tells ------------------------------------------------------------------------------
 
 // The rows of messages and those of transfers are the same numbers.
-class ToldStates : public StateLinksTest {
+class ToldStates : public HiddenStateLinksTest {
  protected:
   ToldStates() {
     EXPECT_EQ(head_->hidden_size(), kWidth);
@@ -181,8 +184,8 @@ class ToldStates : public StateLinksTest {
     const BatchSlice slice{sequence_, ids, 1};
     EXPECT_TRUE(model_->forward({&slice, 1}).ok());
   }
-  std::vector<StateRows> tell(int32_t first, int32_t count, StateLink* link) {
-    std::vector<StateRows> told;
+  std::vector<HiddenStateRows> tell(int32_t first, int32_t count, HiddenStateLink* link) {
+    std::vector<HiddenStateRows> told;
     reader_.tell(sequence_, {.sequence = SequenceId(1), .first = Position(first), .count = count}, link,
                  told);
     return told;
@@ -191,10 +194,11 @@ class ToldStates : public StateLinksTest {
   const std::unique_ptr<Collectives> group_ = make_single_collectives();
   const std::unique_ptr<Head> head_ = testing::load_head_or_die(
       {"eagle3", HeadKind::kEagle3}, {.max_rows = 16, .max_positions = 120, .kv_tokens = 200});
-  const std::unique_ptr<Model> model_ =
-      testing::load_or_die(testing::golden_model(testing::kHeadsTarget),
-                           {.max_positions = 120, .kv_tokens = 400, .taps = head_->config().taps}, *group_);
-  StateReader reader_{*model_, head_->projection(), static_cast<int64_t>(head_->config().taps.size())};
+  const std::unique_ptr<Model> model_ = testing::load_or_die(
+      testing::golden_model(testing::kHeadsTarget),
+      {.max_positions = 120, .kv_tokens = 400, .aux_layers = head_->config().aux_layers}, *group_);
+  HiddenStateReader reader_{*model_, head_->projection(),
+                            static_cast<int64_t>(head_->config().aux_layers.size())};
   KvHandle sequence_;
 };
 

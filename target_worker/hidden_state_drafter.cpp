@@ -1,4 +1,4 @@
-#include "target_worker/state_drafter.h"
+#include "target_worker/hidden_state_drafter.h"
 
 #include <algorithm>
 
@@ -7,37 +7,39 @@
 
 namespace outrider {
 
-StateDrafter::StateDrafter(Model& target, std::unique_ptr<Head> head, StateDrafterOptions options)
+HiddenStateDrafter::HiddenStateDrafter(Model& target, std::unique_ptr<Head> head,
+                                       HiddenStateDrafterOptions options)
     : head_(std::move(head)),
       options_(std::move(options)),
       drafter_(
           make_head_drafter(*head_, {.max_sequences = options_.max_sequences, .eos_ids = options_.eos_ids})),
-      reader_(std::make_unique<StateReader>(target, head_->projection(),
-                                            static_cast<int64_t>(head_->config().taps.size()))) {}
+      reader_(std::make_unique<HiddenStateReader>(target, head_->projection(),
+                                                  static_cast<int64_t>(head_->config().aux_layers.size()))) {}
 
-StateDrafter::StateDrafter(std::unique_ptr<HeadDrafter> drafter, StateDrafterOptions options)
+HiddenStateDrafter::HiddenStateDrafter(std::unique_ptr<HeadDrafter> drafter,
+                                       HiddenStateDrafterOptions options)
     : options_(std::move(options)), drafter_(std::move(drafter)) {}
 
-void StateDrafter::add(HeadTask task, KvHandle kv, Epoch epoch) {
+void HiddenStateDrafter::add(HeadTask task, KvHandle kv, Epoch epoch) {
   task.kv = kv;
   task.row_bytes = options_.q_kind == QKind::kSparse ? options_.row_bytes : 0;
   tasks_.push_back(task);
   places_.push_back({kv, epoch});
 }
 
-void StateDrafter::close(SequenceId sequence) {
+void HiddenStateDrafter::close(SequenceId sequence) {
   drafter_->close(sequence);
   hashes_.erase(sequence);
 }
 
-void StateDrafter::read(SequenceId sequence, int64_t first, FloatRows to) {
+void HiddenStateDrafter::read(SequenceId sequence, int64_t first, FloatRows to) {
   const auto task =
       std::find_if(tasks_.begin(), tasks_.end(), [&](const HeadTask& t) { return t.sequence == sequence; });
   reader_->read(places_[static_cast<size_t>(task - tasks_.begin())].kv, first, to);
 }
 
 // The hash of the committed ids. Texts only grow.
-uint64_t StateDrafter::hash_of(const HeadTask& task) {
+uint64_t HiddenStateDrafter::hash_of(const HeadTask& task) {
   Hashed& hashed = hashes_.try_emplace(task.sequence, Hashed{.hash = kEmptyPrefixHash}).first->second;
   for (const TokenId id : task.committed.subspan(hashed.tokens))
     hashed.hash = extend_prefix_hash(hashed.hash, id);
@@ -45,7 +47,7 @@ uint64_t StateDrafter::hash_of(const HeadTask& task) {
   return hashed.hash;
 }
 
-void StateDrafter::draft(std::vector<Draft>& drafts) {
+void HiddenStateDrafter::draft(std::vector<Draft>& drafts) {
   if (tasks_.empty()) return;
   drafter_->draft(tasks_, *this, drafts_);
   const auto count = static_cast<int64_t>(tasks_.size());

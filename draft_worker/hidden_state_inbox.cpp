@@ -1,4 +1,4 @@
-#include "draft_worker/state_inbox.h"
+#include "draft_worker/hidden_state_inbox.h"
 
 #include <spdlog/spdlog.h>
 
@@ -16,16 +16,16 @@ constexpr size_t kMostWaiting = 4096;  // limit of announced transfers without a
 
 }  // namespace
 
-Result<std::unique_ptr<StateInbox>> StateInbox::connect(const SliceDoors& doors, RowLinks links,
-                                                        HeadCompute& compute,
-                                                        const StateInboxOptions& options,
-                                                        std::chrono::milliseconds timeout) {
+Result<std::unique_ptr<HiddenStateInbox>> HiddenStateInbox::connect(const SliceDoors& doors, RowLinks links,
+                                                                    HeadCompute& compute,
+                                                                    const HiddenStateInboxOptions& options,
+                                                                    std::chrono::milliseconds timeout) {
   ASSIGN_OR_RETURN(auto door, connect_to_door(doors, 0, timeout));
-  return std::make_unique<StateInbox>(std::move(door), std::move(links), compute, options);
+  return std::make_unique<HiddenStateInbox>(std::move(door), std::move(links), compute, options);
 }
 
-StateInbox::StateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadCompute& compute,
-                       const StateInboxOptions& options)
+HiddenStateInbox::HiddenStateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadCompute& compute,
+                                   const HiddenStateInboxOptions& options)
     : door_(std::move(door)),
       links_(std::move(links)),
       compute_(compute),
@@ -33,21 +33,21 @@ StateInbox::StateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadComp
       room_(compute.rows(links_.rows, options.width)),
       taken_(static_cast<size_t>(links_.slots)) {}
 
-Status StateInbox::offer() {
+Status HiddenStateInbox::offer() {
   ASSIGN_OR_RETURN(const std::string id, links_.new_id());
   RETURN_IF_ERROR(
-      door_->send(kCoordinatorPeer, LinkOffer{.worker = options_.worker, .id = id, .states = true}));
+      door_->send(kCoordinatorPeer, LinkOffer{.worker = options_.worker, .id = id, .hidden_states = true}));
   ASSIGN_OR_RETURN(link_, links_.join(id));
   return {};
 }
 
-void StateInbox::look() {
+void HiddenStateInbox::look() {
   if (!std::exchange(offered_, true))
     if (const Status status = offer(); !status.ok()) give_up(status.message());
   for (int i = 0; i < kMostWords && !ended_; ++i) {
     const auto incoming = door_->receive(Clock::now());
     if (!incoming) break;
-    if (const auto* transfer = std::get_if<StateTransfer>(&incoming->message)) announce(*transfer);
+    if (const auto* transfer = std::get_if<HiddenStateTransfer>(&incoming->message)) announce(*transfer);
     if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(failure->message);
   }
   if (ended_) return;
@@ -69,7 +69,7 @@ void StateInbox::look() {
   if (is_late) give_up("rows did not come in time");
 }
 
-void StateInbox::announce(const StateTransfer& transfer) {
+void HiddenStateInbox::announce(const HiddenStateTransfer& transfer) {
   if (const Status status = check(transfer, links_.rows); !status.ok()) return give_up(status.message());
   if (transfer.number != announced_ + 1 || waiting_.size() >= kMostWaiting)
     return give_up(fmt::format("state_transfer: number is {} behind {}", transfer.number, announced_));
@@ -79,7 +79,7 @@ void StateInbox::announce(const StateTransfer& transfer) {
 }
 
 // Starts waiting transfers in order, while there are slots.
-void StateInbox::post_waiting() {
+void HiddenStateInbox::post_waiting() {
   while (!waiting_.empty()) {
     const int32_t slot = free_slot();
     if (slot == kNoSlot) return;
@@ -94,17 +94,18 @@ void StateInbox::post_waiting() {
   }
 }
 
-int32_t StateInbox::free_slot() {
+int32_t HiddenStateInbox::free_slot() {
   const auto free = [this] { return std::find(taken_.begin(), taken_.end(), false); };
   if (free() == taken_.end()) make_room();
   const auto at = free();
   return at == taken_.end() ? kNoSlot : static_cast<int32_t>(at - taken_.begin());
 }
 
-// Frees a slot. StateRows come in the order of their transfers, so an unclaimed transfer before the last
-// claimed one will never be claimed and is dropped. Otherwise the oldest claimed rows move to the host. Newer
-// unclaimed rows are dropped last, because the StateRows of a plan come after all of its transfers.
-void StateInbox::make_room() {
+// Frees a slot. HiddenStateRows come in the order of their transfers, so an unclaimed transfer before the
+// last claimed one will never be claimed and is dropped. Otherwise the oldest claimed rows move to the host.
+// Newer unclaimed rows are dropped last, because the HiddenStateRows of a plan come after all of its
+// transfers.
+void HiddenStateInbox::make_room() {
   const auto oldest = [this](bool claimed) {
     return std::find_if(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
       return entry.second.here && entry.second.slot != kNoSlot && entry.second.claimed == claimed;
@@ -117,7 +118,7 @@ void StateInbox::make_room() {
     bring_home(claimed->second);
 }
 
-void StateInbox::bring_home(Transfer& transfer) {
+void HiddenStateInbox::bring_home(Transfer& transfer) {
   const FloatRows there = room_.rows(transfer.rows);
   compute_.widen(link_->slot(transfer.slot), there);
   const FloatRows here = compute_.fetch(there);
@@ -128,7 +129,7 @@ void StateInbox::bring_home(Transfer& transfer) {
 }
 
 // Rows that have arrived can still be read.
-void StateInbox::give_up(const std::string& reason) {
+void HiddenStateInbox::give_up(const std::string& reason) {
   if (std::exchange(ended_, true)) return;
   ready_ = false;
   if (link_) link_->abort(reason);
@@ -137,7 +138,7 @@ void StateInbox::give_up(const std::string& reason) {
   spdlog::info("rows of states come from the target by sockets: {}", reason);
 }
 
-void StateInbox::claim(uint64_t number) {
+void HiddenStateInbox::claim(uint64_t number) {
   const auto at = transfers_.find(number);
   if (at == transfers_.end() && (ended_ || number <= announced_)) return;  // lost
   Transfer& transfer = at == transfers_.end() ? transfers_[number] : at->second;
@@ -145,7 +146,7 @@ void StateInbox::claim(uint64_t number) {
   if (!std::exchange(transfer.claimed, true)) transfer.since = Clock::now();
 }
 
-void StateInbox::release(uint64_t number) {
+void HiddenStateInbox::release(uint64_t number) {
   const auto at = transfers_.find(number);
   if (at == transfers_.end()) return;
   Transfer& transfer = at->second;
@@ -159,7 +160,7 @@ void StateInbox::release(uint64_t number) {
   transfers_.erase(at);
 }
 
-StateInbox::Arrival StateInbox::arrival(uint64_t number, int64_t rows) const {
+HiddenStateInbox::Arrival HiddenStateInbox::arrival(uint64_t number, int64_t rows) const {
   const auto at = transfers_.find(number);
   if (at == transfers_.end()) return Arrival::kLost;
   const Transfer& transfer = at->second;
@@ -167,7 +168,7 @@ StateInbox::Arrival StateInbox::arrival(uint64_t number, int64_t rows) const {
   return transfer.here ? Arrival::kHere : Arrival::kComing;
 }
 
-void StateInbox::read(uint64_t number, int64_t first, FloatRows to) {
+void HiddenStateInbox::read(uint64_t number, int64_t first, FloatRows to) {
   const Transfer& transfer = transfers_.at(number);
   CHECK(transfer.here && first + to.extent(0) <= transfer.rows, "rows [{}, {}) of {}", first,
         first + to.extent(0), transfer.rows);

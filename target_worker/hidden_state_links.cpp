@@ -1,4 +1,4 @@
-#include "target_worker/state_links.h"
+#include "target_worker/hidden_state_links.h"
 
 #include <spdlog/spdlog.h>
 
@@ -6,15 +6,15 @@
 
 namespace outrider {
 
-bool StateLink::takes(int64_t transfers) {
+bool HiddenStateLink::takes(int64_t transfers) {
   if (ended_ || rows_->state() != LinkState::kReady) return false;
   const uint64_t kept = std::min(rows_->done(), sent_before_);  // here, slots are free where more is done
   return static_cast<int64_t>(sent_ - kept) + transfers <= slots_ && rows_->accepts();
 }
 
 // A queue that is full has taken nothing.
-uint64_t StateLink::send(int32_t rows) {
-  const Status status = door_.send(worker_, StateTransfer{.number = sent_ + 1, .rows = rows});
+uint64_t HiddenStateLink::send(int32_t rows) {
+  const Status status = door_.send(worker_, HiddenStateTransfer{.number = sent_ + 1, .rows = rows});
   if (status.code() == StatusCode::kUnavailable) end(status.message());
   if (!status.ok()) return 0;
   (void)rows_->accepts();  // the transfer before it is on its way
@@ -23,19 +23,19 @@ uint64_t StateLink::send(int32_t rows) {
   return ++sent_;
 }
 
-void StateLink::look() {
+void HiddenStateLink::look() {
   sent_before_ = sent_;
   if (!ended_ && rows_->state() == LinkState::kBroken) end(rows_->reason());
 }
 
-void StateLink::end(const std::string& reason) {
+void HiddenStateLink::end(const std::string& reason) {
   if (std::exchange(ended_, true)) return;
   rows_->abort(reason);
   spdlog::info("rows of states go to a draft worker by sockets: {}", reason);
   (void)door_.send(worker_, Failure{reason});
 }
 
-void StateLinks::join(const LinkOffer& offer, PeerId from) {
+void HiddenStateLinks::join(const LinkOffer& offer, PeerId from) {
   if (of_worker_.contains(offer.worker)) return;
   // A worker has one link. Those who went without a word make room.
   for (auto& [worker, link] : of_worker_) {
@@ -49,17 +49,17 @@ void StateLinks::join(const LinkOffer& offer, PeerId from) {
   of_worker_.try_emplace(offer.worker, from, std::move(joined).value(), links_, door_);
 }
 
-void StateLinks::refuse(PeerId from, const std::string& reason) {
+void HiddenStateLinks::refuse(PeerId from, const std::string& reason) {
   for (auto& [worker, link] : of_worker_)
     if (link.worker() == from) link.end(reason);
 }
 
-void StateLinks::look() {
+void HiddenStateLinks::look() {
   for (auto& [worker, link] : of_worker_) link.look();
   std::erase_if(of_worker_, [](const auto& entry) { return entry.second.ended(); });
 }
 
-StateLink* StateLinks::to(Generation worker) {
+HiddenStateLink* HiddenStateLinks::to(Generation worker) {
   const auto at = of_worker_.find(worker);
   return at == of_worker_.end() ? nullptr : &at->second;
 }

@@ -1,4 +1,4 @@
-#include "target_worker/state_reader.h"
+#include "target_worker/hidden_state_reader.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,32 +7,33 @@
 
 namespace outrider {
 
-StateReader::StateReader(Model& target, std::shared_ptr<StateProjection> projection, int64_t taps)
+HiddenStateReader::HiddenStateReader(Model& target, std::shared_ptr<HiddenStateProjection> projection,
+                                     int64_t aux_layers)
     : target_(target),
       projection_(std::move(projection)),
-      raw_(projection_->compute().rows(projection_->max_rows(), taps * target.config().hidden_size)),
+      raw_(projection_->compute().rows(projection_->max_rows(), aux_layers * target.config().hidden_size)),
       rows_(projection_->compute().rows(projection_->max_rows(), projection_->width())) {}
 
-void StateReader::read(KvHandle sequence, int64_t first, FloatRows to) {
+void HiddenStateReader::read(KvHandle sequence, int64_t first, FloatRows to) {
   HeadCompute& on = projection_->compute();
   for (int64_t begin = 0; begin < to.extent(0); begin += projection_->max_rows()) {
     const int64_t count = std::min(projection_->max_rows(), to.extent(0) - begin);
     const FloatRows raw = raw_.rows(count);
     const FloatRows part(to.data() + begin * to.stride(0), {count, to.extent(1)}, {to.stride(0), 1});
-    on.read_states(target_, sequence, first + begin, raw);
+    on.read_hidden_states(target_, sequence, first + begin, raw);
     projection_->apply(raw, part);
     on.round_to_bf16(part);
   }
 }
 
-void StateReader::tell(KvHandle sequence, const StateAsk& ask, StateLink* link,
-                       std::vector<StateRows>& told) {
+void HiddenStateReader::tell(KvHandle sequence, const HiddenStateRequest& ask, HiddenStateLink* link,
+                             std::vector<HiddenStateRows>& told) {
   const int64_t end = std::min(target_.kv().length(sequence), int64_t{ask.first.value()} + ask.count);
-  StateRows rows{.sequence = ask.sequence,
-                 .first = ask.first,
-                 .ids = {},
-                 .width = static_cast<int32_t>(rows_.columns),
-                 .values = {}};
+  HiddenStateRows rows{.sequence = ask.sequence,
+                       .first = ask.first,
+                       .ids = {},
+                       .width = static_cast<int32_t>(rows_.columns),
+                       .values = {}};
   if (link && send(sequence, rows, end, *link, told)) return;
   for (int64_t at = ask.first.value(); at < end;) {
     const FloatRows part = rows_.rows(std::min(projection_->max_rows(), end - at));
@@ -51,8 +52,8 @@ void StateReader::tell(KvHandle sequence, const StateAsk& ask, StateLink* link,
 }
 
 // From device to device, and the host learns only which are finite. False: none were sent.
-bool StateReader::send(KvHandle sequence, StateRows rows, int64_t end, StateLink& link,
-                       std::vector<StateRows>& told) {
+bool HiddenStateReader::send(KvHandle sequence, HiddenStateRows rows, int64_t end, HiddenStateLink& link,
+                             std::vector<HiddenStateRows>& told) {
   const int64_t first = rows.first.value(), count = end - first;
   const int64_t most = std::min<int64_t>(projection_->max_rows(), link.most_rows());
   const int64_t at_once = projection_->max_rows() / most * most;

@@ -10,9 +10,9 @@
 namespace outrider {
 
 // The link to one worker, which has connected to the endpoint `door`.
-class StateLink {
+class HiddenStateLink {
  public:
-  StateLink(PeerId worker, std::unique_ptr<RowLink> rows, const RowLinks& links, Transport& door)
+  HiddenStateLink(PeerId worker, std::unique_ptr<RowLink> rows, const RowLinks& links, Transport& door)
       : worker_(worker), rows_(std::move(rows)), most_rows_(links.rows), slots_(links.slots), door_(door) {}
 
   PeerId worker() const { return worker_; }
@@ -39,10 +39,10 @@ class StateLink {
   bool ended_ = false;
 };
 
-class StateLinks {
+class HiddenStateLinks {
  public:
   // The endpoint `door` must outlive this object.
-  StateLinks(RowLinks links, Transport& door) : links_(std::move(links)), door_(door) {}
+  HiddenStateLinks(RowLinks links, Transport& door) : links_(std::move(links)), door_(door) {}
 
   // A worker's offer, which ends the link it had.
   void join(const LinkOffer& offer, PeerId from);
@@ -51,12 +51,12 @@ class StateLinks {
   void look();  // before a plan
   void end_all() { of_worker_.clear(); }
   // Null: its rows go another way.
-  StateLink* to(Generation worker);
+  HiddenStateLink* to(Generation worker);
 
  private:
   const RowLinks links_;
   Transport& door_;
-  std::map<Generation, StateLink> of_worker_;
+  std::map<Generation, HiddenStateLink> of_worker_;
 };
 
 }  // namespace outrider

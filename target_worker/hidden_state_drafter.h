@@ -8,23 +8,23 @@
 
 #include "comm/messages/drafting.h"
 #include "heads/head_drafter.h"
-#include "target_worker/state_reader.h"
+#include "target_worker/hidden_state_reader.h"
 
 namespace outrider {
 
-struct StateDrafterOptions {
+struct HiddenStateDrafterOptions {
   int32_t max_sequences = 16;
   std::vector<TokenId> eos_ids;   // each of these ids ends a draft
   QKind q_kind = QKind::kSparse;  // for rules that need q; kSparse or kDense
   int32_t row_bytes = 1024;       // with kSparse
 };
 
-class StateDrafter final : private StateSource {
+class HiddenStateDrafter final : private HiddenStateSource {
  public:
-  // `target` was loaded with the head's taps. It must outlive the drafter.
-  StateDrafter(Model& target, std::unique_ptr<Head> head, StateDrafterOptions options);
+  // `target` was loaded with the head's aux layers. It must outlive the drafter.
+  HiddenStateDrafter(Model& target, std::unique_ptr<Head> head, HiddenStateDrafterOptions options);
   // With a drafter that reads no states.
-  StateDrafter(std::unique_ptr<HeadDrafter> drafter, StateDrafterOptions options);
+  HiddenStateDrafter(std::unique_ptr<HeadDrafter> drafter, HiddenStateDrafterOptions options);
 
   // begin(), what is to be drafted for, draft(). Sequences are those of the target: `kv` is in its cache, and
   // the ids in `task` stay where they are until draft().
@@ -44,9 +44,9 @@ class StateDrafter final : private StateSource {
   uint64_t hash_of(const HeadTask& task);
 
   const std::unique_ptr<Head> head_;  // null where no states are read, as is reader_
-  StateDrafterOptions options_;
+  HiddenStateDrafterOptions options_;
   const std::unique_ptr<HeadDrafter> drafter_;
-  const std::unique_ptr<StateReader> reader_;
+  const std::unique_ptr<HiddenStateReader> reader_;
 
   // The hash of the first `tokens` of a text.
   struct Hashed {

@@ -1,23 +1,23 @@
-#include "draft_worker/held_states.h"
+#include "draft_worker/held_hidden_states.h"
 
 #include <algorithm>
 
 namespace outrider {
 
-StateInbox::Arrival HeldStates::arrival(const Part& part) const {
-  if (part.transfer == 0) return StateInbox::Arrival::kHere;
-  if (!inbox_) return StateInbox::Arrival::kLost;
+HiddenStateInbox::Arrival HeldHiddenStates::arrival(const Part& part) const {
+  if (part.transfer == 0) return HiddenStateInbox::Arrival::kHere;
+  if (!inbox_) return HiddenStateInbox::Arrival::kLost;
   return inbox_->arrival(part.transfer, part.skipped + part.count);
 }
 
-int64_t HeldStates::ready() const {
+int64_t HeldHiddenStates::ready() const {
   const auto missing = std::find_if(parts_.begin(), parts_.end(), [this](const Part& part) {
-    return arrival(part) != StateInbox::Arrival::kHere;
+    return arrival(part) != HiddenStateInbox::Arrival::kHere;
   });
   return missing == parts_.end() ? end_ : std::max(first_, missing->first);
 }
 
-void HeldStates::add(const StateRows& rows) {
+void HeldHiddenStates::add(const HiddenStateRows& rows) {
   const int64_t known = end_ - rows.first.value(), count = static_cast<int64_t>(rows.ids.size()) - known;
   if (count <= 0) return;
   Part& part = parts_.emplace_back(Part{.first = end_, .count = count});
@@ -29,7 +29,7 @@ void HeldStates::add(const StateRows& rows) {
   if (inbox_) inbox_->claim(rows.transfer);
 }
 
-void HeldStates::read(int64_t first, FloatRows to) const {
+void HeldHiddenStates::read(int64_t first, FloatRows to) const {
   const int64_t end = first + to.extent(0), width = to.extent(1);
   CHECK(first >= first_ && end <= end_, "rows [{}, {}) of [{}, {})", first, end, first_, end_);
   for (const Part& part : parts_) {
@@ -43,7 +43,7 @@ void HeldStates::read(int64_t first, FloatRows to) const {
   }
 }
 
-void HeldStates::forget_before(int64_t row) {
+void HeldHiddenStates::forget_before(int64_t row) {
   first_ = std::clamp(row, first_, end_);
   while (!parts_.empty() && parts_.front().end() <= first_) {
     if (inbox_ && parts_.front().transfer > 0) inbox_->release(parts_.front().transfer);
@@ -61,16 +61,16 @@ void HeldStates::forget_before(int64_t row) {
   part.count -= gone;
 }
 
-bool HeldStates::forget_lost() {
+bool HeldHiddenStates::forget_lost() {
   const auto lost = std::find_if(parts_.begin(), parts_.end(), [this](const Part& part) {
-    return arrival(part) == StateInbox::Arrival::kLost;
+    return arrival(part) == HiddenStateInbox::Arrival::kLost;
   });
   if (lost == parts_.end()) return false;
   forget_from(std::max(first_, lost->first));
   return true;
 }
 
-void HeldStates::forget_from(int64_t row) {
+void HeldHiddenStates::forget_from(int64_t row) {
   while (!parts_.empty() && parts_.back().end() > row) {
     if (inbox_ && parts_.back().transfer > 0) inbox_->release(parts_.back().transfer);
     parts_.pop_back();

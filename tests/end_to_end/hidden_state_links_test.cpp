@@ -63,7 +63,7 @@ ClusterOptions linked(const GoldenHead& head, std::chrono::milliseconds connect_
                          .max_num_seqs = 3,
                          .device = kDevice,
                          .wire = Wire::kZmqIpc};
-  options.state_links = [=](RowLinkOptions end) {
+  options.hidden_state_links = [=](RowLinkOptions end) {
     end.timeout = 60s;
     end.connect_timeout = connect_timeout;
     return cuda::nccl_row_links(testing::fake_nccl_api(), 0, end);
@@ -78,13 +78,13 @@ void expect_plain(TestCluster& cluster) {
 
 // Until both ends have joined sockets carry, which takes long on a busy machine.
 void await_link(TestCluster& cluster) {
-  for (int i = 0; i < 100 && cluster.totals().state_link_bytes == 0; ++i) expect_plain(cluster);
-  ASSERT_GT(cluster.totals().state_link_bytes, 0);
+  for (int i = 0; i < 100 && cluster.totals().hidden_state_link_bytes == 0; ++i) expect_plain(cluster);
+  ASSERT_GT(cluster.totals().hidden_state_link_bytes, 0);
 }
 
 // The message kind that announces rows of hidden states, and that carries the rows which do not go over a
 // link.
-const size_t kRowsKind = Message(StateRows()).index();
+const size_t kRowsKind = Message(HiddenStateRows()).index();
 int64_t message_bytes(const TestCluster& cluster) {
   return static_cast<int64_t>(cluster.transport_stats().sent_bytes[kRowsKind]);
 }
@@ -98,7 +98,7 @@ int64_t row_bytes(const GoldenHead& head) {
   return config.layer.hidden_size * 2;
 }
 
-class StateLinksTest : public ::testing::Test {
+class HiddenStateLinksTest : public ::testing::Test {
  protected:
   void SetUp() override { fake_nccl().reset(); }
   void TearDown() override {
@@ -108,7 +108,7 @@ class StateLinksTest : public ::testing::Test {
   const GoldenHead head_{"eagle3", HeadKind::kEagle3};
 };
 
-TEST_F(StateLinksTest, TextIsPlainText) {
+TEST_F(HiddenStateLinksTest, TextIsPlainText) {
   int turn = 0;
   for (const GoldenHead& head : {GoldenHead{"eagle3", HeadKind::kEagle3},
                                  {"hydra-prefix", HeadKind::kHydra},
@@ -121,12 +121,12 @@ TEST_F(StateLinksTest, TextIsPlainText) {
     if (turn++ % 2) options.tree = {.widths = {2, 2, 1}};
     TestCluster cluster(options);
     await_link(cluster);
-    const int64_t linked = cluster.totals().state_link_bytes, told = message_bytes(cluster);
+    const int64_t linked = cluster.totals().hidden_state_link_bytes, told = message_bytes(cluster);
     const int64_t messages = messages_of(cluster), emitted = cluster.totals().rounds.emitted;
     expect_plain(cluster);
     if (options.drafters > 1) continue;  // the other's link may not be ready
     // Most rows, of prompts and of tokens that were emitted, and messages without rows.
-    EXPECT_GE(cluster.totals().state_link_bytes - linked,
+    EXPECT_GE(cluster.totals().hidden_state_link_bytes - linked,
               row_bytes(head) * (cluster.totals().rounds.emitted - emitted) * 3 / 4);
     EXPECT_LT(message_bytes(cluster) - told, (100 + row_bytes(head)) * (messages_of(cluster) - messages));
     EXPECT_EQ(cluster.totals().resyncs, 0);
@@ -134,7 +134,7 @@ TEST_F(StateLinksTest, TextIsPlainText) {
 }
 
 // Transfers without a message are never claimed, and are evicted to make room for others.
-TEST_F(StateLinksTest, RowsWhoseMessagesAreLostComeAgain) {
+TEST_F(HiddenStateLinksTest, RowsWhoseMessagesAreLostComeAgain) {
   ClusterOptions options = linked(head_);
   options.link = "loss=0.2,duplicate=0.2,seed=4";
   TestCluster cluster(options);
@@ -143,11 +143,11 @@ TEST_F(StateLinksTest, RowsWhoseMessagesAreLostComeAgain) {
   EXPECT_GT(cluster.totals().proposals_repeated, 0);
 }
 
-TEST_F(StateLinksTest, UntilBothHaveJoinedSocketsCarry) {
+TEST_F(HiddenStateLinksTest, UntilBothHaveJoinedSocketsCarry) {
   fake_nccl().init_hangs = true;
   TestCluster cluster(linked(head_, 200ms));
   expect_plain(cluster);
-  EXPECT_EQ(cluster.totals().state_link_bytes, 0);
+  EXPECT_EQ(cluster.totals().hidden_state_link_bytes, 0);
   EXPECT_EQ(cluster.totals().resyncs, 0);
 }
 
@@ -159,15 +159,15 @@ void expect_fall_back(const GoldenHead& head, const std::function<void()>& fault
   await_link(cluster);
   fault();
   expect_plain(cluster);
-  const int64_t linked = cluster.totals().state_link_bytes, told = message_bytes(cluster);
+  const int64_t linked = cluster.totals().hidden_state_link_bytes, told = message_bytes(cluster);
   const int64_t emitted = cluster.totals().rounds.emitted;
   expect_plain(cluster);
-  EXPECT_EQ(cluster.totals().state_link_bytes, linked);
+  EXPECT_EQ(cluster.totals().hidden_state_link_bytes, linked);
   EXPECT_GT(message_bytes(cluster) - told, row_bytes(head) * (cluster.totals().rounds.emitted - emitted));
   EXPECT_GT(cluster.totals().rounds.accepted + cluster.totals().rounds.rollbacks, 0);
 }
 
-TEST_F(StateLinksTest, AnErrorOfEitherEndTurnsThemToSockets) {
+TEST_F(HiddenStateLinksTest, AnErrorOfEitherEndTurnsThemToSockets) {
   for (const int rank : {0, 1}) {
     SCOPED_TRACE(rank);
     fake_nccl().reset();
@@ -179,17 +179,17 @@ TEST_F(StateLinksTest, AnErrorOfEitherEndTurnsThemToSockets) {
   }
 }
 
-TEST_F(StateLinksTest, SoDoRowsThatNeverCome) {
+TEST_F(HiddenStateLinksTest, SoDoRowsThatNeverCome) {
   expect_fall_back(head_, [] { fake_nccl().mute_after = 0; });
 }
 
-TEST_F(StateLinksTest, SoDoesAWorkerThatGetsNothing) {
+TEST_F(HiddenStateLinksTest, SoDoesAWorkerThatGetsNothing) {
   expect_fall_back(head_, [] { fake_nccl().deaf_rank = 1; });
 }
 
 // Under a rule with q a text depends on every draft: none is another, or missing, because of the way its rows
 // took or because they were lost on it.
-TEST_F(StateLinksTest, PqRulesGiveTheTextOfSockets) {
+TEST_F(HiddenStateLinksTest, PqRulesGiveTheTextOfSockets) {
   const auto requests = [] {
     auto all = some_requests(3);
     for (Request& request : all) {
@@ -201,21 +201,21 @@ TEST_F(StateLinksTest, PqRulesGiveTheTextOfSockets) {
   ClusterOptions options = linked(head_);
   options.slice_timeout = 100ms;
   TestCluster by_links(options);
-  options.state_links = {};
+  options.hidden_state_links = {};
   TestCluster by_sockets(options);
   const auto expected = texts(by_sockets.run(requests()));
-  for (int i = 0; i < 100 && by_links.totals().state_link_bytes == 0; ++i)
+  for (int i = 0; i < 100 && by_links.totals().hidden_state_link_bytes == 0; ++i)
     EXPECT_EQ(expected, texts(by_links.run(requests())));
-  const int64_t linked = by_links.totals().state_link_bytes;
+  const int64_t linked = by_links.totals().hidden_state_link_bytes;
   EXPECT_EQ(expected, texts(by_links.run(requests())));
-  EXPECT_GT(by_links.totals().state_link_bytes, linked);
+  EXPECT_GT(by_links.totals().hidden_state_link_bytes, linked);
   fake_nccl().mute_after = 0;
   EXPECT_EQ(expected, texts(by_links.run(requests())));
   EXPECT_GT(by_links.totals().resyncs, 0);
   EXPECT_EQ(by_links.totals().liveness_timeouts, 0);
 }
 
-TEST_F(StateLinksTest, AWorkerThatDiesDisturbsNobody) {
+TEST_F(HiddenStateLinksTest, AWorkerThatDiesDisturbsNobody) {
   ClusterOptions options = linked(head_);
   options.drafters = 2;
   std::atomic<int> made{0};
@@ -226,9 +226,9 @@ TEST_F(StateLinksTest, AWorkerThatDiesDisturbsNobody) {
   await_link(cluster);
   for (int i = 0; i < 20 && cluster.totals().workers_lost == 0; ++i) expect_plain(cluster);
   EXPECT_EQ(cluster.totals().workers_lost, 1);
-  const int64_t linked = cluster.totals().state_link_bytes;
+  const int64_t linked = cluster.totals().hidden_state_link_bytes;
   expect_plain(cluster);
-  EXPECT_GT(cluster.totals().state_link_bytes, linked);
+  EXPECT_GT(cluster.totals().hidden_state_link_bytes, linked);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A draft head at a target: its drafts after rejections equal its drafts after a fresh prefill. A group that
 // drafts itself checks the requests it receives.
-#include "target_worker/state_drafter.h"
+#include "target_worker/hidden_state_drafter.h"
 
 #include <gtest/gtest.h>
 
@@ -20,11 +20,11 @@ struct Drafting {
                     const SamplingParams& params)
       : sampling(params), ids(std::move(prompt)) {
     auto head = testing::load_head_or_die(kind, {.max_rows = 16, .max_positions = 120, .kv_tokens = 200});
-    model =
-        testing::load_or_die(testing::golden_model(testing::kHeadsTarget),
-                             {.max_positions = 120, .kv_tokens = 400, .taps = head->config().taps}, *group);
-    const auto drafter =
-        std::make_shared<StateDrafter>(*model, std::move(head), StateDrafterOptions{.q_kind = QKind::kDense});
+    model = testing::load_or_die(
+        testing::golden_model(testing::kHeadsTarget),
+        {.max_positions = 120, .kv_tokens = 400, .aux_layers = head->config().aux_layers}, *group);
+    const auto drafter = std::make_shared<HiddenStateDrafter>(
+        *model, std::move(head), HiddenStateDrafterOptions{.q_kind = QKind::kDense});
     worker = std::make_unique<TargetWorker>(
         *model, *group, TargetOptions{.max_sequences = 2, .own_drafter = 1, .drafter = drafter});
   }

@@ -1,5 +1,5 @@
 // Hidden states of the target for one sequence, from their arrival until the head has read them. Rows of a
-// message lie in host memory; rows from device to device stay where they land (StateInbox). One thread.
+// message lie in host memory; rows from device to device stay where they land (HiddenStateInbox). One thread.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +7,23 @@
 #include <vector>
 
 #include "comm/messages/drafting.h"
-#include "draft_worker/state_inbox.h"
+#include "draft_worker/hidden_state_inbox.h"
 #include "heads/head_compute.h"
 
 namespace outrider {
 
-class HeldStates {
+class HeldHiddenStates {
  public:
   // `inbox`: null if no rows come from device to device. Both must outlive it.
-  HeldStates(HeadCompute& compute, StateInbox* inbox) : compute_(&compute), inbox_(inbox) {}
-  ~HeldStates() { forget_from(first_); }
-  HeldStates(HeldStates&& other) noexcept
+  HeldHiddenStates(HeadCompute& compute, HiddenStateInbox* inbox) : compute_(&compute), inbox_(inbox) {}
+  ~HeldHiddenStates() { forget_from(first_); }
+  HeldHiddenStates(HeldHiddenStates&& other) noexcept
       : compute_(other.compute_),
         inbox_(other.inbox_),
         first_(std::exchange(other.first_, 0)),
         end_(std::exchange(other.end_, 0)),
         parts_(std::exchange(other.parts_, {})) {}
-  HeldStates& operator=(HeldStates&&) = delete;
+  HeldHiddenStates& operator=(HeldHiddenStates&&) = delete;
 
   // Rows [first(), end()) are held or under way; rows before ready() have arrived.
   int64_t first() const { return first_; }
@@ -31,7 +31,7 @@ class HeldStates {
   int64_t ready() const;
 
   // Adds the rows from end() on; `rows` begin there or earlier. They came with tokens.
-  void add(const StateRows& rows);
+  void add(const HiddenStateRows& rows);
   // Reads arrived rows into [rows, width], where the head computes.
   void read(int64_t first, FloatRows to) const;
   // Drops rows before this one.
@@ -47,11 +47,11 @@ class HeldStates {
     int64_t skipped = 0;           // rows of the transfer before these
     int64_t end() const { return first + count; }
   };
-  StateInbox::Arrival arrival(const Part& part) const;
+  HiddenStateInbox::Arrival arrival(const Part& part) const;
   void forget_from(int64_t row);
 
   HeadCompute* const compute_;
-  StateInbox* const inbox_;
+  HiddenStateInbox* const inbox_;
   int64_t first_ = 0, end_ = 0;
   std::deque<Part> parts_;  // consecutive parts
 };

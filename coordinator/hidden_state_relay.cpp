@@ -1,4 +1,4 @@
-#include "coordinator/state_relay.h"
+#include "coordinator/hidden_state_relay.h"
 
 #include <algorithm>
 
@@ -9,21 +9,21 @@ constexpr size_t kAskBytes = 24;  // on the wire
 
 }  // namespace
 
-bool StateRelay::reads_states(const LiveRequest& live) const {
+bool HiddenStateRelay::reads_hidden_states(const LiveRequest& live) const {
   const PoolWorker* worker = live.running() ? pool_.of(live) : nullptr;
-  return worker && worker->needs_states() && !worker->is_silent() && live.link.opened &&
+  return worker && worker->needs_hidden_states() && !worker->is_silent() && live.link.opened &&
          live.sequence.target.open;
 }
 
 // Where the target can draft, too, rows are sent only for sequences whose worker drafts now or will soon.
 // During a rehearsal no further rows are sent: rows of the next round would end the draft.
-bool StateRelay::is_worth_rows(const LiveRequest& live) const {
+bool HiddenStateRelay::is_worth_rows(const LiveRequest& live) const {
   const HeadPlace& place = target_.place;
   if (!target_.drafts() || place.at_worker() || live.state == RequestState::kDrafting) return true;
   return place.tells_rows() && !live.link.shadow;
 }
 
-int32_t StateRelay::told_behind(const LiveRequest& live) const {
+int32_t HiddenStateRelay::told_behind(const LiveRequest& live) const {
   const OutstandingPlan* plan = target_.planner.outstanding();
   const int32_t now = live.sequence.target.kv_length;
   if (!plan) return now;
@@ -33,45 +33,45 @@ int32_t StateRelay::told_behind(const LiveRequest& live) const {
   return now + entry->input_count + (entry->sampling ? live.round.drafted() : 0);
 }
 
-bool StateRelay::is_awaited(const RequestMap& requests) const {
-  if (target_.state_head() == 0 || target_.planner.outstanding()) return false;
+bool HiddenStateRelay::is_awaited(const RequestMap& requests) const {
+  if (target_.hidden_state_head() == 0 || target_.planner.outstanding()) return false;
   return std::any_of(requests.begin(), requests.end(), [this](const auto& item) {
     const LiveRequest& live = *item.second;
-    return live.state == RequestState::kDrafting && reads_states(live) &&
-           live.link.states < live.sequence.committed() - 1;
+    return live.state == RequestState::kDrafting && reads_hidden_states(live) &&
+           live.link.hidden_states < live.sequence.committed() - 1;
   });
 }
 
-void StateRelay::ask(const RequestMap& requests, StepPlan& step) {
+void HiddenStateRelay::ask(const RequestMap& requests, StepPlan& step) {
   asked_.clear();
-  if (target_.state_head() == 0) return;
-  int64_t rows = kMostStateBytes / (2 * std::max<int64_t>(1, target_.state_width()));
+  if (target_.hidden_state_head() == 0) return;
+  int64_t rows = kMostHiddenStateBytes / (2 * std::max<int64_t>(1, target_.hidden_state_width()));
   size_t bytes = target_.planner.outstanding()->bytes;
   for (const auto& [id, live] : requests) {
-    if (!reads_states(*live) || !is_worth_rows(*live)) continue;
-    const int64_t count = std::min<int64_t>(rows, told_behind(*live) - live->link.states);
+    if (!reads_hidden_states(*live) || !is_worth_rows(*live)) continue;
+    const int64_t count = std::min<int64_t>(rows, told_behind(*live) - live->link.hidden_states);
     bytes += kAskBytes;
     if (count <= 0 || bytes > options_.max_bytes_per_step) continue;
     rows -= count;
     asked_.push_back({.sequence = id,
-                      .first = Position(live->link.states),
+                      .first = Position(live->link.hidden_states),
                       .count = static_cast<int32_t>(count),
                       .worker = pool_.of(*live)->generation()});
   }
-  step.states = asked_;
+  step.hidden_states = asked_;
 }
 
-Status StateRelay::check(const StepResult& result) const {
+Status HiddenStateRelay::check(const StepResult& result) const {
   auto ask = asked_.begin();
   int64_t told = 0;  // of this request
-  for (const StateRows& rows : result.states) {
+  for (const HiddenStateRows& rows : result.hidden_states) {
     if (ask != asked_.end() && ask->sequence != rows.sequence) told = 0;
     ask = std::find_if(ask, asked_.end(),
-                       [&](const StateAsk& asked) { return asked.sequence == rows.sequence; });
-    const auto width = static_cast<size_t>(std::max(1, target_.state_width()));
+                       [&](const HiddenStateRequest& asked) { return asked.sequence == rows.sequence; });
+    const auto width = static_cast<size_t>(std::max(1, target_.hidden_state_width()));
     const bool is_whole = rows.transfer > 0 ? rows.values.empty() : rows.values.size() % width == 0;
     if (ask == asked_.end() || rows.first.value() != ask->first.value() + told ||
-        rows.width != target_.state_width() || !rows.ids.empty() || !is_whole || rows.rows() <= 0 ||
+        rows.width != target_.hidden_state_width() || !rows.ids.empty() || !is_whole || rows.rows() <= 0 ||
         rows.rows() > ask->count - told)
       return malformed(
           fmt::format("brings states of sequence {} that were not asked for", rows.sequence.value()));
@@ -81,34 +81,36 @@ Status StateRelay::check(const StepResult& result) const {
 }
 
 // Rows by a link went only to the worker that they were requested for.
-bool StateRelay::is_here_for(const StateRows& rows, const LiveRequest& live) const {
-  const auto ask = std::find_if(asked_.begin(), asked_.end(),
-                                [&](const StateAsk& asked) { return asked.sequence == rows.sequence; });
+bool HiddenStateRelay::is_here_for(const HiddenStateRows& rows, const LiveRequest& live) const {
+  const auto ask = std::find_if(asked_.begin(), asked_.end(), [&](const HiddenStateRequest& asked) {
+    return asked.sequence == rows.sequence;
+  });
   return rows.transfer == 0 || pool_.of(live)->generation() == ask->worker;
 }
 
-void StateRelay::pass_on(StepResult& result, RequestTable& requests, Turn& turn) {
-  for (StateRows& rows : result.states) {
-    if (rows.transfer > 0) totals_.state_link_bytes += rows.rows() * rows.width * int64_t{sizeof(uint16_t)};
+void HiddenStateRelay::pass_on(StepResult& result, RequestTable& requests, Turn& turn) {
+  for (HiddenStateRows& rows : result.hidden_states) {
+    if (rows.transfer > 0)
+      totals_.hidden_state_link_bytes += rows.rows() * rows.width * int64_t{sizeof(uint16_t)};
     LiveRequest* live = requests.find(rows.sequence);
-    if (!live || !reads_states(*live) || !is_here_for(rows, *live)) continue;
+    if (!live || !reads_hidden_states(*live) || !is_here_for(rows, *live)) continue;
     // The sequence may have another worker than at the request.
     const int32_t first = rows.first.value();
     const auto count = std::min(static_cast<int32_t>(rows.rows()), live->sequence.committed() - 1 - first);
-    if (first > live->link.states || count <= 0) continue;
+    if (first > live->link.hidden_states || count <= 0) continue;
     if (rows.transfer > 0)
       rows.count = count;
     else
       rows.values.resize(static_cast<size_t>(count) * static_cast<size_t>(rows.width));
     const auto ids = live->sequence.ids_from(first + 1).first(static_cast<size_t>(count));
     rows.ids.assign(ids.begin(), ids.end());
-    live->link.states = std::max(live->link.states, first + count);
+    live->link.hidden_states = std::max(live->link.hidden_states, first + count);
     turn.send(*live->link.peer, std::move(rows));
   }
-  for (const StateAsk& ask : asked_) {
+  for (const HiddenStateRequest& ask : asked_) {
     LiveRequest* live = requests.find(ask.sequence);
-    const bool is_stuck = live && live->state == RequestState::kDrafting && reads_states(*live) &&
-                          live->link.states == ask.first.value();
+    const bool is_stuck = live && live->state == RequestState::kDrafting && reads_hidden_states(*live) &&
+                          live->link.hidden_states == ask.first.value();
     if (is_stuck) live->go_plain(turn.now());
   }
   asked_.clear();

@@ -1,6 +1,6 @@
 // A draft worker's end of the link that brings hidden states of the target from the leader's device to this
-// worker's (comm/row_link.h). Rows stay in their slots until the head has read them. The StateRows message
-// that names a transfer tells the sequence of its rows. Before the link is ready and after its end no
+// worker's (comm/row_link.h). Rows stay in their slots until the head has read them. The HiddenStateRows
+// message that names a transfer tells the sequence of its rows. Before the link is ready and after its end no
 // transfer begins. Never waits. One thread.
 #pragma once
 
@@ -15,23 +15,24 @@
 
 namespace outrider {
 
-struct StateInboxOptions {
+struct HiddenStateInboxOptions {
   Generation worker;  // as in its Hello
   int64_t width = 0;  // elements of a row
-  // A transfer that StateRows name ends the link if it has not arrived this long after them.
+  // A transfer that HiddenStateRows name ends the link if it has not arrived this long after them.
   std::chrono::milliseconds patience{2000};
 };
 
-class StateInbox {
+class HiddenStateInbox {
  public:
   // Connects to the leader's endpoint, within `timeout`.
-  static Result<std::unique_ptr<StateInbox>> connect(const SliceDoors& doors, RowLinks links,
-                                                     HeadCompute& compute, const StateInboxOptions& options,
-                                                     std::chrono::milliseconds timeout);
+  static Result<std::unique_ptr<HiddenStateInbox>> connect(const SliceDoors& doors, RowLinks links,
+                                                           HeadCompute& compute,
+                                                           const HiddenStateInboxOptions& options,
+                                                           std::chrono::milliseconds timeout);
   // `door`: connected to the leader's endpoint. `compute`: on the device that receives the rows; must outlive
   // the inbox.
-  StateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadCompute& compute,
-             const StateInboxOptions& options);
+  HiddenStateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadCompute& compute,
+                   const HiddenStateInboxOptions& options);
 
   // Handles messages of the leader, and arrived rows. The first call offers the link. Until it is ready both
   // ends have to poll; the leader does so while it works. A worker without sequences need not.
@@ -63,7 +64,7 @@ class StateInbox {
     std::vector<uint16_t> home;  // its rows on the host, after it lost its slot
   };
   Status offer();
-  void announce(const StateTransfer& transfer);
+  void announce(const HiddenStateTransfer& transfer);
   void post_waiting();
   int32_t free_slot();
   void make_room();
@@ -73,7 +74,7 @@ class StateInbox {
   const std::unique_ptr<Transport> door_;
   const RowLinks links_;
   HeadCompute& compute_;
-  const StateInboxOptions options_;
+  const HiddenStateInboxOptions options_;
   RowBuffer room_;                 // for one transfer; freed after the link has ended
   std::unique_ptr<RowLink> link_;  // null: none was made
   bool offered_ = false, ready_ = false, ended_ = false;
