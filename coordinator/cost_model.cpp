@@ -19,9 +19,9 @@ constexpr double kUsualSpread = 0.08;
 constexpr double kHiccup = 1.2;                    // times the prediction; slower passes are cut to it
 constexpr int32_t kSpell = 32;                     // this many slow passes in a row are taken for a change
 constexpr double kFirstHiccup = 2;                 // limit of first passes, times the usual for as many rows
-constexpr double kReadingWeight = 0.25;            // of a new prefill time, against all before
-constexpr double kLongReading = 2;                 // times the usual; longer times are cut to it
-constexpr int32_t kReadingSpell = 3;               // this many long times in a row are taken for a change
+constexpr double kPrefillWeight = 0.25;            // of a new prefill time, against all before
+constexpr double kLongPrefill = 2;                 // times the usual; longer times are cut to it
+constexpr int32_t kPrefillSpell = 3;               // this many long times in a row are taken for a change
 constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2; below: too similar to fit
 
 }  // namespace
@@ -32,7 +32,7 @@ CostModel::CostModel(const CostPrior& prior)
       scaled_(!prior.relative),
       pass_watch_(kHiccup, kSpell),
       drafts_(prior.draft_token, prior.relative),
-      reading_watch_(kLongReading, kReadingSpell) {
+      prefill_watch_(kLongPrefill, kPrefillSpell) {
   believe_prior();
 }
 
@@ -223,7 +223,7 @@ double CostModel::verify_seconds(int32_t rows, int64_t context) const {
 }
 
 // The pass that prefills also drafts the first token.
-void CostModel::observe_reading(int32_t tokens, double seconds) {
+void CostModel::observe_prefill(int32_t tokens, double seconds) {
   if (tokens <= 0 || seconds <= 0) return;
   constexpr double kLeast = 1e-12;
   const double drafting = drafts_.tells_token() ? draft().per_step : 0;
@@ -231,7 +231,7 @@ void CostModel::observe_reading(int32_t tokens, double seconds) {
   if (read_token_ == 0)
     read_token_ = token;
   else
-    read_token_ += kReadingWeight * (reading_watch_.believed(token, read_token_) - read_token_);
+    read_token_ += kPrefillWeight * (prefill_watch_.believed(token, read_token_) - read_token_);
 }
 
 double CostModel::draft_phase_seconds(int32_t longest, int32_t total) const {

@@ -52,13 +52,13 @@ class CostModel {
   }
 
   // A worker prefilled this many prompt tokens before it drafted.
-  void observe_reading(int32_t tokens, double seconds);
+  void observe_prefill(int32_t tokens, double seconds);
 
   const VerifyCost& verify() const { return fit_; }
   DraftCost draft() const { return drafts_.cost(); }
   double verify_seconds(int32_t rows, int64_t context) const;
   double draft_token_seconds() const { return draft().per_step; }
-  double shadow_reading_seconds() const { return drafts_.shadow_reading(); }
+  double shadow_prefill_seconds() const { return drafts_.shadow_prefill(); }
   // Seconds for a worker to prefill one prompt token; 0: unknown.
   double read_token_seconds() const { return read_token_; }
   double exchange_seconds() const { return drafts_.exchange(); }  // links and queues, there and back
@@ -134,7 +134,7 @@ class CostModel {
   int64_t passes_ = 0;
   Seen seen_;
   DraftPhases drafts_;
-  HeldUp reading_watch_;
+  HeldUp prefill_watch_;
   double read_token_ = 0;
 };
 

@@ -47,7 +47,7 @@ DraftPhases::DraftPhases(double token_seconds, bool is_ratio)
       busy_watch_(kMost, kBusySpell),
       exchange_watch_(kMost, kBusySpell),
       shadow_watch_(kMost, kShadowSpell),
-      reading_watch_(kMost, kShadowSpell) {}
+      prefill_watch_(kMost, kShadowSpell) {}
 
 void DraftPhases::scale(double by) {
   shadow_waits_ = 0;          // the time of a pass was unknown
@@ -132,10 +132,10 @@ void DraftPhases::add_exchange(double exchange, int64_t before) {
 }
 
 void DraftPhases::observe_shadow(const ShadowDrafting& shadow, double pass) {
-  double reading = shadow.reading;
-  if (shadow_reading_ > 0) reading = reading_watch_.believed(reading, shadow_reading_);
-  if (reading > 0)
-    shadow_reading_ += (shadow_reading_ == 0 ? 1 : kShadowWeight) * (reading - shadow_reading_);
+  double prefill = shadow.prefill;
+  if (shadow_prefill_ > 0) prefill = prefill_watch_.believed(prefill, shadow_prefill_);
+  if (prefill > 0)
+    shadow_prefill_ += (shadow_prefill_ == 0 ? 1 : kShadowWeight) * (prefill - shadow_prefill_);
   const double exchange = shadow.exchange;
   const bool tells = shadow.tokens > 0 && shadow.busy;
   const double token = tells ? *shadow.busy / shadow.tokens : cost().per_step;

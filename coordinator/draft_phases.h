@@ -31,7 +31,7 @@ struct ShadowDrafting {
   int32_t tokens = 0;
   std::optional<double> busy;  // for all tokens; empty: unknown
   double exchange = 0;         // the way there and back
-  double reading = 0;          // prefill of the tokens that the worker had missed
+  double prefill = 0;          // prefill of the tokens that the worker had missed
 };
 
 class DraftPhases {
@@ -51,7 +51,7 @@ class DraftPhases {
   DraftCost cost() const { return sums_.cost(); }
   double exchange() const { return exchange_; }
   double cut_off() const { return cut_off_.mean(); }
-  double shadow_reading() const { return shadow_reading_; }
+  double shadow_prefill() const { return shadow_prefill_; }
   bool is_measured() const { return phases_ > 0; }
   bool is_known() const { return phases_ + shadows_ > 0; }
   bool tells_token() const { return is_measured() || shadow_told_token_; }  // the cost of a token is known
@@ -84,9 +84,9 @@ class DraftPhases {
   bool is_ratio_;
   Sums prior_, sums_;
   std::array<Measured, kFirst> first_;
-  HeldUp busy_watch_, exchange_watch_, shadow_watch_, reading_watch_;
+  HeldUp busy_watch_, exchange_watch_, shadow_watch_, prefill_watch_;
   CutOff cut_off_;  // of a phase
-  double exchange_ = 0, shadow_exchange_ = 0, shadow_waits_ = 0, shadow_reading_ = 0;
+  double exchange_ = 0, shadow_exchange_ = 0, shadow_waits_ = 0, shadow_prefill_ = 0;
   int32_t shadow_tokens_ = 0;
   bool shadow_told_token_ = false;  // the cost of a token is known as an upper bound
   bool is_confirmed_ = false;       // a probe draft came after the first draft

@@ -11,11 +11,11 @@ constexpr int32_t kRepeatsAtOnePace = 16;
 // Lost messages cause a few Resyncs: for a lost Open, and again for its lost repetition.
 constexpr int32_t kMaxResyncsPerRound = 16;
 // A worker that prefills more slowly is too slow to wait for.
-constexpr std::chrono::milliseconds kReadingTimePerToken{10};
+constexpr std::chrono::milliseconds kPrefillTimePerToken{10};
 
 // Short prefills are no measure, since any pass costs as much. Neither is an answer to a repeated Propose:
 // the worker may have prefilled before a first answer that was lost.
-void learn_reading(PoolWorker& worker, const Proposal& proposal, const Draft& draft) {
+void learn_prefill(PoolWorker& worker, const Proposal& proposal, const Draft& draft) {
   if (proposal.unread <= kCatchUpTokens || draft.sent_after_us > 0) return;
   worker.read(draft.ingest_ns, proposal.unread);
 }
@@ -56,7 +56,7 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
       ask(live, turn);
     } else if (shadow > 0 && !live.link.shadow) {
       ask_aside(live, shadow, turn);
-    } else if (reads_along(live, *worker)) {
+    } else if (prefills_along(live, *worker)) {
       propose(live, 0, options_.pipeline, turn);
     }
   }
@@ -77,7 +77,7 @@ void DraftRounds::rehearse(LiveRequest& live, Turn& turn) {
 
 // True if the worker is busy with other sequences of this step, so prefilling this sequence's new tokens too
 // costs no wake-up. An idle worker is left asleep and prefills them all at its next draft.
-bool DraftRounds::reads_along(const LiveRequest& live, const PoolWorker& worker) const {
+bool DraftRounds::prefills_along(const LiveRequest& live, const PoolWorker& worker) const {
   return worker.drafts_around(target_.index, target_.planner.next_step()) && !live.link.shadow &&
          live.link.known < live.sequence.committed() && live.sequence.committed() <= worker.max_context();
 }
@@ -85,17 +85,17 @@ bool DraftRounds::reads_along(const LiveRequest& live, const PoolWorker& worker)
 // ---- Propose --------------------------------------------------------------------------------------------
 
 // Extra time for a worker that has a prompt or many tokens to prefill first.
-Clock::duration DraftRounds::reading_time(const LiveRequest& live) const {
-  return std::min<Clock::duration>(kReadingTimePerToken * live.unread(), options_.first_draft_timeout);
+Clock::duration DraftRounds::prefill_time(const LiveRequest& live) const {
+  return std::min<Clock::duration>(kPrefillTimePerToken * live.unread(), options_.first_draft_timeout);
 }
 
 // Asks for the draft of the round that begins, or again after the worker lost track.
 void DraftRounds::ask(LiveRequest& live, Turn& turn) {
   RoundInFlight& round = live.round;
   const RoundTimes& times = target_.times;
-  Clock::duration timeout = times.draft_timeout() + reading_time(live);
+  Clock::duration timeout = times.draft_timeout() + prefill_time(live);
   if (!is_match_rule(live.request.sampling.rule))
-    timeout = std::max(timeout, std::min<Clock::duration>(times.liveness_timeout() + reading_time(live),
+    timeout = std::max(timeout, std::min<Clock::duration>(times.liveness_timeout() + prefill_time(live),
                                                           options_.liveness_timeout));
   round.batch_deadline = round.begun_at + times.draft_timeout();
   round.draft_deadline = round.begun_at + timeout;
@@ -105,7 +105,7 @@ void DraftRounds::ask(LiveRequest& live, Turn& turn) {
 }
 
 void DraftRounds::ask_aside(LiveRequest& live, int32_t gamma, Turn& turn) {
-  const Clock::duration timeout = target_.times.draft_timeout() + reading_time(live);
+  const Clock::duration timeout = target_.times.draft_timeout() + prefill_time(live);
   live.link.shadow = ShadowDraft{.round = live.round.number,
                                  .epoch = live.sequence.epoch(),
                                  .base = Position(live.sequence.committed()),
@@ -153,7 +153,7 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                         .unread = unread_count,
                         .guessed = !worker.answer_time().known(),
                         .repeat_after = repeat_after,
-                        .repeat_at = turn.now() + repeat_after + expected_reading(worker, unread_count)};
+                        .repeat_at = turn.now() + repeat_after + expected_prefill(worker, unread_count)};
   turn.send(*live.link.peer, std::move(message));
   live.link.known = committed;
 }
@@ -167,9 +167,9 @@ Clock::duration DraftRounds::repeat_time(const PoolWorker& worker, int32_t gamma
 
 // Expected prefill time. A worker without a measurement is assumed to prefill as fast as the target. Where
 // many messages are lost the result is 0: a vain repeat costs less than a long wait for a lost message.
-Clock::duration DraftRounds::expected_reading(const PoolWorker& worker, int32_t unread) const {
+Clock::duration DraftRounds::expected_prefill(const PoolWorker& worker, int32_t unread) const {
   if (unread <= kCatchUpTokens || worker.answer_time().much_is_lost()) return {};
-  if (worker.read_token_ns() == 0) return target_.times.reading(unread);
+  if (worker.read_token_ns() == 0) return target_.times.prefill(unread);
   return std::chrono::nanoseconds(static_cast<int64_t>(unread * worker.read_token_ns()));
 }
 
@@ -237,7 +237,7 @@ void DraftRounds::accept(LiveRequest& live, PoolWorker& worker, Draft& draft, si
   RoundInFlight& round = live.round;
   const Proposal& proposal = live.link.proposal;
   worker.drafted();
-  learn_reading(worker, proposal, draft);
+  learn_prefill(worker, proposal, draft);
   round.read_prompt = std::exchange(live.link.fresh, false);
   round.has_draft = true;
   round.draft = std::move(draft);
@@ -276,7 +276,7 @@ void DraftRounds::take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draf
   }
   worker.drafted();
   target_.place.heard();
-  learn_reading(worker, live.link.proposal, draft);
+  learn_prefill(worker, live.link.proposal, draft);
   live.link.fresh = false;
   shadows_.take(live, worker, draft, requests, turn.now());
 }

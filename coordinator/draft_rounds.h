@@ -52,14 +52,14 @@ class DraftRounds {
 
  private:
   void rehearse(LiveRequest& live, Turn& turn);
-  bool reads_along(const LiveRequest& live, const PoolWorker& worker) const;
+  bool prefills_along(const LiveRequest& live, const PoolWorker& worker) const;
 
   void ask(LiveRequest& live, Turn& turn);
   void ask_aside(LiveRequest& live, int32_t gamma, Turn& turn);
   void propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Turn& turn);
-  Clock::duration reading_time(const LiveRequest& live) const;
+  Clock::duration prefill_time(const LiveRequest& live) const;
   Clock::duration repeat_time(const PoolWorker& worker, int32_t gamma) const;
-  Clock::duration expected_reading(const PoolWorker& worker, int32_t unread) const;
+  Clock::duration expected_prefill(const PoolWorker& worker, int32_t unread) const;
 
   std::optional<DropReason> why_unusable(const LiveRequest& live, const Draft& draft,
                                          size_t frame_bytes) const;

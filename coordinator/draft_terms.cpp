@@ -70,18 +70,18 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
           .local = worker.process() != 0 && worker.process() == options_.process,
           .found = worker.finds_text() && worker.is_without_model() &&
                    !options_.tree.suits(live.request.sampling.rule),
-          .reading_seconds =
-              worker.is_without_model() ? 0 : reading_seconds(live, target_.costs.of(worker.kind())),
+          .prefill_seconds =
+              worker.is_without_model() ? 0 : prefill_seconds(live, target_.costs.of(worker.kind())),
           .remaining = remaining(live)};
 }
 
 // Until a drafter of this kind has prefilled much, it is assumed to be a few times as fast as the target.
-double DraftTerms::reading_seconds(const LiveRequest& live, const CostModel& cost) const {
+double DraftTerms::prefill_seconds(const LiveRequest& live, const CostModel& cost) const {
   const int32_t unread = live.unread();
   if (unread <= kCatchUpTokens) return 0;
   if (cost.read_token_seconds() > 0) return unread * cost.read_token_seconds();
   constexpr double kGuess = 0.3;
-  return kGuess * std::chrono::duration<double>(target_.times.reading(unread)).count();
+  return kGuess * std::chrono::duration<double>(target_.times.prefill(unread)).count();
 }
 
 // The expected number of remaining tokens: texts end at max_tokens or earlier, with the average length of

@@ -37,7 +37,7 @@ class DraftTerms {
  private:
   TreeShape priced(const TreeShape& shape, int32_t gamma, int32_t batch_size, DrafterKind kind) const;
   QKind q_kind(const LiveRequest& live, const PoolWorker& worker) const;
-  double reading_seconds(const LiveRequest& live, const CostModel& cost) const;
+  double prefill_seconds(const LiveRequest& live, const CostModel& cost) const;
   int32_t remaining(const LiveRequest& live) const;
 
   const ProtocolOptions& options_;

@@ -42,39 +42,39 @@ void DrafterCosts::observe_shadow(DrafterKind kind, const ShadowDrafting& shadow
   by_kind_.at(kind).observe_shadow(shadow, longest_pass_);
 }
 
-void DrafterCosts::observe_reading(DrafterKind kind, int32_t tokens, double seconds) {
-  all_.observe_reading(tokens, seconds);
-  by_kind_.at(kind).observe_reading(tokens, seconds);
+void DrafterCosts::observe_prefill(DrafterKind kind, int32_t tokens, double seconds) {
+  all_.observe_prefill(tokens, seconds);
+  by_kind_.at(kind).observe_prefill(tokens, seconds);
 }
 
 // A worker prefills for all its sequences in the same passes, so only their sum is a measure.
-void DrafterCosts::observe_reading(std::span<const PlannedEntry> planned) {
-  struct Reading {
+void DrafterCosts::observe_prefill(std::span<const PlannedEntry> planned) {
+  struct Prefill {
     PeerId peer;
     DrafterKind kind;
     int32_t tokens = 0;
     double seconds = 0;
   };
-  std::vector<Reading> readings;
+  std::vector<Prefill> prefills;
   for (const PlannedEntry& entry : planned) {
     const DraftLink& link = entry.live->link;
     const RoundInFlight& round = entry.live->round;
     if (!entry.sampling || round.own || !round.has_draft || round.from_text() || !link.peer) continue;
-    auto at = std::find_if(readings.begin(), readings.end(),
-                           [&](const Reading& reading) { return reading.peer == *link.peer; });
-    if (at == readings.end()) at = readings.insert(at, {*link.peer, round.kind});
+    auto at = std::find_if(prefills.begin(), prefills.end(),
+                           [&](const Prefill& prefill) { return prefill.peer == *link.peer; });
+    if (at == prefills.end()) at = prefills.insert(at, {*link.peer, round.kind});
     at->tokens += link.proposal.unread;
     at->seconds += static_cast<double>(round.draft.ingest_ns) * 1e-9;
   }
-  for (const Reading& reading : readings)
-    if (reading.tokens > kCatchUpTokens) observe_reading(reading.kind, reading.tokens, reading.seconds);
+  for (const Prefill& prefill : prefills)
+    if (prefill.tokens > kCatchUpTokens) observe_prefill(prefill.kind, prefill.tokens, prefill.seconds);
 }
 
 void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned) {
   if (std::any_of(planned.begin(), planned.end(), [](const PlannedEntry& e) {
         return e.sampling && e.live->round.has_draft && e.live->link.proposal.unread > 0;
       }))
-    observe_reading(planned);
+    observe_prefill(planned);
   if (std::any_of(planned.begin(), planned.end(),
                   [](const auto& e) { return e.sampling && e.live->round.asks(); }))
     passes_.draft();

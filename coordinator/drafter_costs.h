@@ -43,12 +43,12 @@ class DrafterCosts {
   // Probe drafts that one worker was asked for at once.
   void observe_shadow(DrafterKind kind, const ShadowDrafting& shadow);
   // A worker prefilled this many tokens before it drafted.
-  void observe_reading(DrafterKind kind, int32_t tokens, double seconds);
+  void observe_prefill(DrafterKind kind, int32_t tokens, double seconds);
 
  private:
   void observe_drafts(std::span<const PlannedEntry> planned, std::optional<DrafterKind> kind,
                       CostModel& cost);
-  void observe_reading(std::span<const PlannedEntry> planned);
+  void observe_prefill(std::span<const PlannedEntry> planned);
 
   SettledPasses passes_;
   double row_price_ = kUnknownPrice;

@@ -19,7 +19,7 @@ int64_t KvLedger::own(const KvShare& share) const {
 }
 
 bool KvLedger::looks_up(const LiveRequest& live) const {
-  return keeps_prefixes() && (live.request.prompt_logprobs < 0 || live.reads_again());
+  return keeps_prefixes() && (live.request.prompt_logprobs < 0 || live.recomputes());
 }
 
 PrefixIndex::Match KvLedger::find(const LiveRequest& live) const {

@@ -166,9 +166,9 @@ struct LiveRequest {
 
   // True after a preemption or the loss of its target group: its text is prefilled again, there or in another
   // group. Its round continues unchanged when all but the last token is prefilled.
-  bool reads_again() const { return sequence.emitted() > 0; }
-  bool has_read_again() const {
-    return reads_again() && sequence.target.open && sequence.target.kv_length == sequence.committed() - 1;
+  bool recomputes() const { return sequence.emitted() > 0; }
+  bool has_recomputed() const {
+    return recomputes() && sequence.target.open && sequence.target.kv_length == sequence.committed() - 1;
   }
 
   // Applies the grammar to the round's draft.
@@ -203,7 +203,7 @@ struct LiveRequest {
     round.used = false;
     round.read_prompt = true;  // its time is no measure of a round
     if (state == RequestState::kVerifying) become(RequestState::kPrefill);
-    if (reads_again()) return back;
+    if (recomputes()) return back;
     sequence.restart_rounds();
     own = {};
     return back;

@@ -29,8 +29,8 @@ int64_t add_group(const ServingGroup& group, Overview& out) {
   GroupOverview& here = out.groups.emplace_back(
       GroupOverview{.here = target.is_here(), .running = static_cast<int64_t>(group.requests.running())});
   if (!here.here) return 0;
-  here.places = static_cast<int64_t>(target.places());
-  here.kv_room = target.kv_tokens() > 0 ? target.kv_tokens() : here.places * target.max_context();
+  here.seq_slots = static_cast<int64_t>(target.seq_slots());
+  here.kv_room = target.kv_tokens() > 0 ? target.kv_tokens() : here.seq_slots * target.max_context();
   here.prefix_tokens = target.kv.kept_blocks() * kBlockTokens;
   int64_t context = 0, decoding = 0, asked = 0;
   DrafterKind kind = 0;

@@ -22,7 +22,7 @@ struct WorkerOverview {
 // One of a coordinator's target groups.
 struct GroupOverview {
   bool here = false;
-  int64_t running = 0, places = 0;     // requests
+  int64_t running = 0, seq_slots = 0;  // requests
   int64_t kv_tokens = 0, kv_room = 0;  // as of Overview
   int64_t prefix_tokens = 0;
 };

@@ -27,7 +27,7 @@ const ShadowPhase& PoolWorker::add_shadow(const Draft& draft, Clock::time_point 
   if (shadows_.sent_at != sent_at) shadows_ = {.sent_at = sent_at};
   shadows_.longest = std::max(shadows_.longest, static_cast<int32_t>(draft.ids.size()));
   shadows_.unread += unread;
-  shadows_.reading_ns += draft.ingest_ns;
+  shadows_.prefill_ns += draft.ingest_ns;
   shadows_.drafting_ns += draft.draft_ns;
   return shadows_;
 }

@@ -18,7 +18,7 @@ namespace outrider {
 struct ShadowPhase {
   Clock::time_point sent_at{};
   int32_t longest = 0, unread = 0;  // tokens
-  int64_t reading_ns = 0, drafting_ns = 0;
+  int64_t prefill_ns = 0, drafting_ns = 0;
 };
 
 class PoolWorker {

@@ -138,7 +138,7 @@ void Protocol::use_kind(LiveRequest& live, DrafterKind kind) const {
 void Protocol::plan(ServingGroup& group, Turn& turn) {
   TargetGroup& target = group.target;
   if (!target.is_here()) return;
-  auto step = target.planner.plan(group.requests, target.places(), turn.now());
+  auto step = target.planner.plan(group.requests, target.seq_slots(), turn.now());
   if (!step && group.hidden_states.is_awaited(group.requests.all()))
     step = target.planner.plan_nothing(group.requests, turn.now());
   if (!step) return;
@@ -173,7 +173,7 @@ void Protocol::count(ServingGroup& group, const OutstandingPlan& plan, const Ste
     totals_.drafts_used += entry.sampling && entry.live->round.has_draft;
   for (const Open& open : step.opens) {
     const LiveRequest& live = *group.requests.find(open.sequence);
-    if (!group.target.kv.looks_up(live) || live.reads_again()) continue;
+    if (!group.target.kv.looks_up(live) || live.recomputes()) continue;
     for (auto* queries : {&totals_.prefix_queries, &here.prefix_queries})
       *queries += static_cast<int64_t>(open.ids.size());
     for (auto* hits : {&totals_.prefix_hits, &here.prefix_hits}) *hits += open.prefix_length;
@@ -236,7 +236,7 @@ void Protocol::apply(ServingGroup& group, StepResult& result, const OutstandingP
     } else {
       live.sequence.target_prefilled(entry.input_count);
       if (!live.finished())
-        live.become(live.has_read_again() ? RequestState::kReady : RequestState::kPrefill);
+        live.become(live.has_recomputed() ? RequestState::kReady : RequestState::kPrefill);
     }
   }
   GroupTotals& here = totals_.group(group.target.index);

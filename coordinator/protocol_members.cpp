@@ -116,7 +116,7 @@ void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn) {
 int64_t Protocol::move_requests(ServingGroup& lost) {
   int64_t count = 0;
   for (auto& [id, live] : lost.requests.take_all()) {
-    ServingGroup& next = *groups_.best_for(*live, TargetGroups::Places::kAny);
+    ServingGroup& next = *groups_.best_for(*live, TargetGroups::SeqSlots::kAny);
     live->group = next.target.index;
     next.requests.add(std::move(live));
     ++count;

@@ -85,7 +85,7 @@ const LiveRequest* Protocol::find(SequenceId id) const {
 // Admits requests in order of arrival, each to the most suitable group with a free place.
 void Protocol::admit(Turn& turn) {
   while (LiveRequest* first = queue_.first()) {
-    ServingGroup* group = groups_.best_for(*first, TargetGroups::Places::kFree);
+    ServingGroup* group = groups_.best_for(*first, TargetGroups::SeqSlots::kFree);
     if (!group) return;
     if (Status status = check_fits(*first, group->target); !status.ok())
       finish(*first, FinishReason::kError, std::move(status), turn);

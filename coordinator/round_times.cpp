@@ -48,7 +48,7 @@ Clock::duration RoundTimes::step_timeout() const {
   return std::max<Clock::duration>(options_.step_timeout_min, from_nanoseconds(kStepPatience * step_ns_));
 }
 
-Clock::duration RoundTimes::reading(int32_t tokens) const {
+Clock::duration RoundTimes::prefill(int32_t tokens) const {
   return from_nanoseconds(prompt_rows_ > 0 ? tokens * (prompt_ns_ / prompt_rows_) : 0);
 }
 

@@ -27,7 +27,7 @@ class RoundTimes {
   // After this time without a result the target is lost.
   Clock::duration step_timeout() const;
   // The expected time of the target to prefill this many prompt tokens.
-  Clock::duration reading(int32_t tokens) const;
+  Clock::duration prefill(int32_t tokens) const;
 
  private:
   const ProtocolOptions& options_;

@@ -33,19 +33,19 @@ void ShadowDrafts::learn_costs(const LiveRequest& live, PoolWorker& worker, cons
   });
   if (more) return;
   const double wait = std::chrono::duration<double>(waited).count();
-  const double reading = static_cast<double>(phase.reading_ns) * 1e-9;
+  const double prefill = static_cast<double>(phase.prefill_ns) * 1e-9;
   const double drafting = static_cast<double>(phase.drafting_ns) * 1e-9;
   const bool has_read = phase.unread > kCatchUpTokens;  // a long prefill makes its time no measure of a token
   ShadowDrafting shadow{.tokens = phase.longest,
                         .busy = {},
-                        .exchange = std::max(0.0, wait - reading - drafting),
-                        .reading = has_read ? 0 : reading};
+                        .exchange = std::max(0.0, wait - prefill - drafting),
+                        .prefill = has_read ? 0 : prefill};
   if (phase.longest > 1)
     shadow.busy = drafting / (phase.longest - 1) * phase.longest;
   else if (!has_read)
-    shadow.busy = reading;
+    shadow.busy = prefill;
   costs_.observe_shadow(worker.kind(), shadow);
-  if (has_read) costs_.observe_reading(worker.kind(), phase.unread, reading);
+  if (has_read) costs_.observe_prefill(worker.kind(), phase.unread, prefill);
 }
 
 void ShadowDrafts::compare(LiveRequest& live) const {

@@ -84,7 +84,7 @@ bool StepPlanner::open(LiveRequest& live, const PrefixIndex::Match& found, StepP
   plan_->bytes += live.open_bytes + static_cast<size_t>(live.sequence.emitted()) * sizeof(TokenId);
   step->opens.push_back(live.open());
   live.sequence.target_opened(match->length);
-  if (!live.reads_again()) live.metrics.cached_tokens = match->length;
+  if (!live.recomputes()) live.metrics.cached_tokens = match->length;
   return true;
 }
 
@@ -103,7 +103,7 @@ bool StepPlanner::find_room(LiveRequest& live, int32_t tokens, RequestTable& req
       const bool waits =
           other->state == RequestState::kReady || other->state == RequestState::kPrefill ||
           (other->state == RequestState::kDrafting && other->link.proposal.message.q_kind != QKind::kSlices);
-      const bool scores = other->request.prompt_logprobs >= 0 && !other->reads_again();
+      const bool scores = other->request.prompt_logprobs >= 0 && !other->recomputes();
       if (waits && !scores && other->sequence.target.open && comes_before(live, *other) &&
           (!last || comes_before(*last, *other)))
         last = other.get();
@@ -136,7 +136,7 @@ StepPlan StepPlanner::plan_nothing(RequestTable& requests, Clock::time_point now
   return step;
 }
 
-std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t places, Clock::time_point now) {
+std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t seq_slots, Clock::time_point now) {
   if (plan_ || waits_for_drafts(requests, now)) return std::nullopt;
   for (LiveRequest* live : requests.in_state(RequestState::kReady))
     if (!live->sequence.target.open)
@@ -153,7 +153,7 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t places,
   const int32_t most_rows = prefill.empty() ? options_.max_rows_per_step : decode_rows();
   const size_t most_bytes = prefill.empty() ? options_.max_bytes_per_step : decode_bytes();
   add_ready(requests, most_rows, most_bytes, &step);
-  add_prefill(requests, places, &step);
+  add_prefill(requests, seq_slots, &step);
   kv_.finish(step);
   plan_->bytes += step.prefixes.size() * kChangeBytes;
   if (step.entries.empty() && step.closes.empty() && step.opens.empty() && step.prefixes.empty()) {
@@ -176,7 +176,7 @@ void StepPlanner::add_ready(RequestTable& requests, int32_t most_rows, size_t mo
   }
 }
 
-void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* step) {
+void StepPlanner::add_prefill(RequestTable& requests, size_t seq_slots, StepPlan* step) {
   auto open_count =
       static_cast<size_t>(std::count_if(requests.all().begin(), requests.all().end(),
                                         [](const auto& item) { return item.second->sequence.target.open; }));
@@ -189,10 +189,10 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* s
   for (LiveRequest* live : waiting) {
     if (std::find(plan_->gave_up.begin(), plan_->gave_up.end(), live) != plan_->gave_up.end()) continue;
     const bool is_new = !live->sequence.target.open;
-    if (is_new && (is_full || open_count >= places)) continue;
+    if (is_new && (is_full || open_count >= seq_slots)) continue;
     const auto found = is_new ? kv_.find(*live) : PrefixIndex::Match();
     if (is_new && waits_for_prompt(*live, found.length, requests)) continue;
-    const bool scores = live->request.prompt_logprobs >= 0 && !live->reads_again();
+    const bool scores = live->request.prompt_logprobs >= 0 && !live->recomputes();
     const int32_t room =
         std::min(scores ? std::min(options_.prefill_chunk, kScoredChunk) : options_.prefill_chunk,
                  options_.max_rows_per_step - plan_->rows);
@@ -202,11 +202,11 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* s
       continue;
     }
     open_count += is_new;
-    if (live->has_read_again()) {
+    if (live->has_recomputed()) {
       live->become(RequestState::kReady);  // prefilled: its round is next
       continue;
     }
-    const int32_t end = live->sequence.committed() - (live->reads_again() ? 1 : 0);
+    const int32_t end = live->sequence.committed() - (live->recomputes() ? 1 : 0);
     const int32_t input_count = std::min(end - live->sequence.target.kv_length, room);
     if (find_room(*live, live->sequence.target.kv_length + input_count, requests, step))
       add(*live, input_count, plan_->sent_at, step);
@@ -223,7 +223,7 @@ void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point 
   Sequence& sequence = live.sequence;
   plan_->bytes += entry_bytes(live);
   const bool reads = live.state == RequestState::kPrefill;
-  const bool first = reads && !live.reads_again();
+  const bool first = reads && !live.recomputes();
   const bool sampling = sequence.target.kv_length + input_count == sequence.committed();
   RoundInFlight& round = live.round;
   if (first) {

@@ -37,9 +37,9 @@ class StepPlanner {
   StepPlanner(const ProtocolOptions& options, KvLedger& kv) : options_(options), kv_(kv) {}
 
   // Makes the next plan for the target, which is outstanding from now on; its requests are verifying. Empty:
-  // a plan is outstanding, or there is no work, or the target waits for drafts. `places`: the target's number
-  // of slots. There may be more requests, of a failed group; some then wait.
-  std::optional<StepPlan> plan(RequestTable& requests, size_t places, Clock::time_point now);
+  // a plan is outstanding, or there is no work, or the target waits for drafts. `seq_slots`: the target's
+  // number of slots. There may be more requests, of a failed group; some then wait.
+  std::optional<StepPlan> plan(RequestTable& requests, size_t seq_slots, Clock::time_point now);
   // The same without entries, for the other parts of a plan. No plan may be out.
   StepPlan plan_nothing(RequestTable& requests, Clock::time_point now);
   // Null: the target is idle.
@@ -68,7 +68,7 @@ class StepPlanner {
   void close_and_keep(RequestTable& requests, StepPlan& step);
   bool waits_for_prompt(const LiveRequest& live, int32_t known, const RequestTable& requests) const;
   void add_ready(RequestTable& requests, int32_t most_rows, size_t most_bytes, StepPlan* step);
-  void add_prefill(RequestTable& requests, size_t places, StepPlan* step);
+  void add_prefill(RequestTable& requests, size_t seq_slots, StepPlan* step);
   bool comes_before(const LiveRequest& a, const LiveRequest& b) const;
   bool find_room(LiveRequest& live, int32_t tokens, RequestTable& requests, StepPlan* step);
   bool open(LiveRequest& live, const PrefixIndex::Match& found, StepPlan* step);

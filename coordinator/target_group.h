@@ -61,7 +61,7 @@ class TargetGroup {
     return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
   }
   int64_t kv_tokens() const { return kv_blocks_of(hello_) * kBlockTokens; }  // of its cache; 0: unknown
-  size_t places() const {
+  size_t seq_slots() const {
     const auto wanted = static_cast<size_t>(options_.max_num_seqs);
     return hello_.max_sequences > 0 ? std::min(wanted, static_cast<size_t>(hello_.max_sequences)) : wanted;
   }

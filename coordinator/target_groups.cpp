@@ -105,12 +105,12 @@ size_t TargetGroups::running() const {
   return sum;
 }
 
-ServingGroup* TargetGroups::best_for(const LiveRequest& live, Places places) {
+ServingGroup* TargetGroups::best_for(const LiveRequest& live, SeqSlots seq_slots) {
   const auto running = [](const ServingGroup* group) { return group->requests.running(); };
   ServingGroup *idlest = nullptr, *knows = nullptr;
   int32_t most = 0, idlest_knows = 0;
   for (ServingGroup& group : groups_) {
-    const bool is_full = places == Places::kFree && running(&group) >= group.target.places();
+    const bool is_full = seq_slots == SeqSlots::kFree && running(&group) >= group.target.seq_slots();
     if (!group.target.is_here() || is_full) continue;
     const int32_t known = groups_.size() > 1 ? known_tokens(live, group) : 0;
     if (!idlest || running(&group) < running(idlest)) {

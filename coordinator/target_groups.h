@@ -66,8 +66,8 @@ class TargetGroups {
   size_t running() const;
   // The best group for a request: the one with the longest cached beginning of its text, if that saves half
   // of the prefill elsewhere and the group is not much busier than another; else the least busy one.
-  enum class Places { kFree, kAny };  // kFree: only groups that run fewer than they may; null: all are full
-  ServingGroup* best_for(const LiveRequest& live, Places places);
+  enum class SeqSlots { kFree, kAny };  // kFree: only groups that run fewer than they may; null: all are full
+  ServingGroup* best_for(const LiveRequest& live, SeqSlots seq_slots);
 
  private:
   RequestIndex index_;

@@ -44,7 +44,7 @@ json group_json(const GroupOverview& group, const GroupTotals& totals) {
   return {
       {"here", group.here},
       {"running", group.running},
-      {"places", group.places},
+      {"places", group.seq_slots},
       {"kv_cache", {{"tokens", group.kv_tokens}, {"room", group.kv_room}}},
       {"prefix_cache",
        {{"tokens", group.prefix_tokens}, {"queries", totals.prefix_queries}, {"hits", totals.prefix_hits}}},

@@ -36,7 +36,7 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   self_.shadow_out = context.shadow_out;
   self_.local = context.local && context.batch_size == 1;
   self_.found = context.found;
-  self_.unread = {.seconds = context.reading_seconds, .remaining = context.remaining};
+  self_.unread = {.seconds = context.prefill_seconds, .remaining = context.remaining};
   join(context.group);
   batch_->decide(cost_of(context.cost));
   const int32_t gamma = length();

@@ -187,7 +187,7 @@ void EwmaBatch::consider_trial(const CostModel& cost, double best_rate) {
   const int32_t drafted = explorers * ProbeBudget::kLength;
   const double drafts =
       cost.verify().per_row * drafted + cost.draft_phase_seconds(ProbeBudget::kLength, drafted);
-  const double before = shadows_ == Shadows::kCosts ? shadow_seconds(cost) : explorers_reading_;
+  const double before = shadows_ == Shadows::kCosts ? shadow_seconds(cost) : explorers_prefill_;
   trials_.consider_draft(drafts + before, false);
 }
 
@@ -201,30 +201,30 @@ double EwmaBatch::shadow_seconds(const CostModel& cost) const {
   // A lookup in the text costs no work: only the exchange of messages counts.
   const double least = finds_ ? std::min(kLeastShadow * plain_seconds_, cost.exchange_seconds())
                               : kLeastShadow * plain_seconds_;
-  return std::max(least, drafting + cost.shadow_reading_seconds() + explorers_reading_);
+  return std::max(least, drafting + cost.shadow_prefill_seconds() + explorers_prefill_);
 }
 
 // Chooses the sequences that make probe drafts: those that the worker has prefilled, or else the one with the
 // shortest prefill, and further ones while the total prefill stays short. Returns their number.
 int32_t EwmaBatch::choose_explorers() {
-  explorers_reading_ = 0;
-  std::vector<EwmaMember*> by_reading;
+  explorers_prefill_ = 0;
+  std::vector<EwmaMember*> by_prefill;
   int32_t count = 0;
   for (EwmaMember* member : members_) {
     member->explores = member->unread.seconds == 0;
     if (member->explores)
       ++count;
     else
-      by_reading.push_back(member);
+      by_prefill.push_back(member);
   }
   if (count > 0 || shadow_out_ || !in_seconds_) return count;
-  std::stable_sort(by_reading.begin(), by_reading.end(), [](const EwmaMember* a, const EwmaMember* b) {
+  std::stable_sort(by_prefill.begin(), by_prefill.end(), [](const EwmaMember* a, const EwmaMember* b) {
     return a->unread.seconds < b->unread.seconds;
   });
-  for (EwmaMember* member : by_reading) {
-    const double all = explorers_reading_ + member->unread.seconds;
+  for (EwmaMember* member : by_prefill) {
+    const double all = explorers_prefill_ + member->unread.seconds;
     if (count > 0 && all > kLeastShadow * plain_seconds_) break;
-    explorers_reading_ = all;
+    explorers_prefill_ = all;
     member->explores = true;
     ++count;
   }

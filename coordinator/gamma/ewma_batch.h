@@ -105,7 +105,7 @@ class EwmaBatch {
 
   double plain_seconds_ = 0;  // of a step, at the last decision; no measure before the first pass
   bool in_seconds_ = false;
-  double explorers_reading_ = 0;  // seconds
+  double explorers_prefill_ = 0;  // seconds
 
   // Scratch.
   std::vector<double> acceptance_;

@@ -41,7 +41,7 @@ struct GammaContext {
   bool found = false;
   // The drafter's prefill time before it drafts, where that is more than a few tokens, and the expected
   // number of tokens that the request will still emit.
-  double reading_seconds = 0;
+  double prefill_seconds = 0;
   int32_t remaining = 1 << 20;
 };
 

@@ -83,7 +83,7 @@ class GoodputGamma : public GammaPolicy {
     batch_->stale |= context.limit < gamma_;
     limit_ = std::min(max_, context.limit);
     context_ = context.context_length;
-    unread_ = {.seconds = context.reading_seconds, .remaining = context.remaining};
+    unread_ = {.seconds = context.prefill_seconds, .remaining = context.remaining};
     if (batch_->stale) allocate(*batch_, cost_of(context.cost));
     return gamma_ > 0 ? gamma_ : probes_.next(context);
   }

@@ -20,7 +20,7 @@ int32_t ProbeBudget::next(const GammaContext& context) {
   plain_ = cost.round_seconds(0, context.batch_size, context.context_length);
   // The whole batch waits for one sequence's probe.
   predicted_ = context.batch_size * (cost.draft_phase_seconds(kLength, kLength) + verify.per_row * kLength +
-                                     context.reading_seconds);
+                                     context.prefill_seconds);
   longest_ = kHeldUp * (plain_ + predicted_);
   return credit_ >= predicted_ ? kLength : 0;
 }

@@ -77,12 +77,12 @@ TEST(CostModel, NonsenseAndWhatComesLateIsNoMeasure) {
 // A drafter beside the first pass may be done before it.
 TEST(CostModel, AShadowBeforeTheFirstPassKeepsItsSeconds) {
   CostModel cost;
-  cost.observe_shadow({.tokens = 2, .busy = 0.010, .exchange = 0.003, .reading = 0.020});
+  cost.observe_shadow({.tokens = 2, .busy = 0.010, .exchange = 0.003, .prefill = 0.020});
   cost.observe_verify(1, 10, 0.001);
   EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.005);
   // It may have waited for a pass before each of its own.
   EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * cost.verify_seconds(1, 0), 1e-9);
-  cost.observe_shadow({.tokens = 2, .busy = 0.010, .exchange = 0.003, .reading = 0.020}, 0.0014);
+  cost.observe_shadow({.tokens = 2, .busy = 0.010, .exchange = 0.003, .prefill = 0.020}, 0.0014);
   EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * 0.0014, 1e-9);
 }
 
@@ -107,18 +107,18 @@ TEST(CostModel, AShadowThatTellsNothingOfATokenKeepsTheRatio) {
 TEST(CostModel, APromptReadBeforeTheFirstPassIsNotFree) {
   CostModel cost;
   cost.observe_shadow({.tokens = 1, .busy = {}, .exchange = 4e-5});
-  cost.observe_reading(100, 0.02);
+  cost.observe_prefill(100, 0.02);
   EXPECT_DOUBLE_EQ(cost.read_token_seconds(), 2e-4);
 }
 
 TEST(CostModel, LearnsHowFastPromptsAreRead) {
   CostModel cost;
   EXPECT_EQ(cost.read_token_seconds(), 0);
-  cost.observe_reading(100, 0.2);
+  cost.observe_prefill(100, 0.2);
   EXPECT_DOUBLE_EQ(cost.read_token_seconds(), 0.002);
-  cost.observe_reading(100, 20);  // held up: counts for twice the usual
+  cost.observe_prefill(100, 20);  // held up: counts for twice the usual
   EXPECT_DOUBLE_EQ(cost.read_token_seconds(), 0.002 + 0.25 * 0.002);
-  for (int i = 0; i < 40; ++i) cost.observe_reading(50, 0.5);
+  for (int i = 0; i < 40; ++i) cost.observe_prefill(50, 0.5);
   EXPECT_NEAR(cost.read_token_seconds(), 0.01, 1e-4);
 }
 

@@ -24,7 +24,7 @@ struct World {
   int spell_every = 0;  // passes; each such spell is 16 passes that take 3 more
   int slow_drafts = 0;  // the first `slow_drafts` drafts take 5 to arrive
   double link = 0;      // round trip
-  double reading = 0;   // of a probe draft: the prefill of its worker
+  double prefill = 0;   // of a probe draft: the prefill of its worker
   Shadows shadows = Shadows::kNone;
   bool answers = true;             // else no shadow draft ever comes
   bool local = false;              // the drafter is in the coordinator's process
@@ -146,7 +146,7 @@ class Rounds {
     cost_.observe_shadow({.tokens = shadow_,
                           .busy = busy,
                           .exchange = seconds - shadow_due_ + world.link,
-                          .reading = world.reading});
+                          .prefill = world.prefill});
     for (auto& policy : policies_) {
       int32_t count = 0;
       while (count < shadow_ && std::uniform_real_distribution<>()(random_) < world.alpha) ++count;
@@ -464,7 +464,7 @@ TEST(GammaReaction, TrialsInTheShadowLoseNothing) {
 
 // Where cores are shared the target pays for what drafters read. Trials that never find anything get rare.
 TEST(GammaReaction, ReadingIsPartOfTheBudget) {
-  Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .reading = 3, .shadows = Shadows::kTests});
+  Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .prefill = 3, .shadows = Shadows::kTests});
   rounds.speedup(1000);  // until it is known for useless
   rounds.shadows = 0;
   rounds.speedup(4000);
@@ -494,7 +494,7 @@ std::vector<bool> reads(const CostModel& cost, const std::vector<std::pair<doubl
                                                  .context_length = 100,
                                                  .cost = &cost,
                                                  .shadows = Shadows::kTests,
-                                                 .reading_seconds = seconds,
+                                                 .prefill_seconds = seconds,
                                                  .remaining = remaining});
     read.push_back(gamma > 0 || policies.back()->shadow() > 0);
   }
