@@ -9,8 +9,9 @@ namespace {
 // Inside peers get even ids here, outside peers odd ones.
 class JoinedEnd final : public Transport {
  public:
-  JoinedEnd(std::unique_ptr<Transport> inside, std::unique_ptr<ZmqEnd> outside, Door door = Door::kOutside)
-      : inside_(std::move(inside)), outside_(std::move(outside)), door_(door) {
+  JoinedEnd(std::unique_ptr<Transport> inside, std::unique_ptr<ZmqEnd> outside,
+            TrustZone zone = TrustZone::kOutside)
+      : inside_(std::move(inside)), outside_(std::move(outside)), zone_(zone) {
     outside_->wake_by(inside_->ready_fd());
   }
 
@@ -66,13 +67,13 @@ class JoinedEnd final : public Transport {
     auto incoming = outside ? outside_->receive(deadline) : inside_->receive(deadline);
     if (!incoming) return incoming;
     incoming->peer.value = incoming->peer.value * 2 + (outside ? 1 : 0);
-    if (outside) incoming->door = door_;
+    if (outside) incoming->zone = zone_;
     return incoming;
   }
 
   const std::unique_ptr<Transport> inside_;
   const std::unique_ptr<ZmqEnd> outside_;
-  const Door door_;
+  const TrustZone zone_;
   const std::shared_ptr<std::atomic<bool>> woken_ = std::make_shared<std::atomic<bool>>(false);
   bool outside_is_next_ = false;
   mutable TransportStats sum_;
@@ -95,14 +96,14 @@ Result<std::unique_ptr<Transport>> make_joined_end(std::unique_ptr<Transport> in
   return std::unique_ptr<Transport>(std::make_unique<JoinedEnd>(std::move(inside), std::move(outside)));
 }
 
-Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, std::span<DoorAt> doors) {
-  CHECK(doors.size() == 1 || doors.size() == 2, "{} doors", doors.size());
+Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, std::span<ZoneEndpoint> endpoints) {
+  CHECK(endpoints.size() == 1 || endpoints.size() == 2, "{} doors", endpoints.size());
   std::unique_ptr<Transport> end = hub.coordinator_end();
-  for (DoorAt& at : doors) {
+  for (ZoneEndpoint& at : endpoints) {
     ASSIGN_OR_RETURN(auto outside, open_zmq_server(at.endpoint, at.zmq));
     at.endpoint = outside->endpoint();
     hub.wake_by(outside->waker());  // the end added last is the one that waits
-    end = std::make_unique<JoinedEnd>(std::move(end), std::move(outside), at.door);
+    end = std::make_unique<JoinedEnd>(std::move(end), std::move(outside), at.zone);
   }
   return end;
 }

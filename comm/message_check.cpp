@@ -144,12 +144,12 @@ Status check_fields(const Welcome& welcome) {
   RETURN_IF_ERROR(within("target.vocab_size", welcome.target.vocab_size, 1, kMostVocabulary));
   // Some models name ids beyond their vocabulary, which never occur.
   RETURN_IF_ERROR(check_ids("eos_ids", welcome.eos_ids, std::numeric_limits<int32_t>::max()));
-  const auto is_address = [](const SliceDoor& door) {
-    return door.endpoint.starts_with("tcp://") || door.endpoint.starts_with("ipc://");
+  const auto is_address = [](const SliceEndpoint& rank_endpoint) {
+    return rank_endpoint.endpoint.starts_with("tcp://") || rank_endpoint.endpoint.starts_with("ipc://");
   };
-  const auto& doors = welcome.slices.of_rank;
-  const auto bad = std::find_if_not(doors.begin(), doors.end(), is_address);
-  if (bad == doors.end()) return {};
+  const auto& endpoints = welcome.slices.of_rank;
+  const auto bad = std::find_if_not(endpoints.begin(), endpoints.end(), is_address);
+  if (bad == endpoints.end()) return {};
   return malformed(
       fmt::format("slices has endpoint '{}'; tcp:// and ipc:// are taken", printable(bad->endpoint, 100)));
 }
@@ -214,8 +214,8 @@ Status check_from_job(const Message& message, const MessageLimits& limits) {
   if (const auto* propose = std::get_if<Propose>(&message)) return check(*propose, limits);
   if (const auto* rows = std::get_if<HiddenStateRows>(&message)) return check(*rows, limits);
   if (const auto* welcome = std::get_if<Welcome>(&message)) return check(*welcome);
-  if (const auto* rest = std::get_if<Rest>(&message))
-    return within("pause_ms", rest->pause_ms, 0, kMostPauseMs).in("rest");
+  if (const auto* unload = std::get_if<Unload>(&message))
+    return within("pause_ms", unload->pause_ms, 0, kMostPauseMs).in("rest");
   return {};
 }
 

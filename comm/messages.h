@@ -6,9 +6,9 @@
 #include <iterator>
 #include <variant>
 
-#include "comm/messages/doors.h"
 #include "comm/messages/drafting.h"
 #include "comm/messages/joining.h"
+#include "comm/messages/row_transfers.h"
 #include "comm/messages/verifying.h"
 
 namespace outrider {
@@ -16,7 +16,7 @@ namespace outrider {
 // The order is the wire's type number: append only.
 using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft,
                              StepPlan, StepResult, Resync, QSlice, LinkOffer, QTransfer, HiddenStateRows,
-                             Rest, HiddenStateTransfer>;
+                             Unload, HiddenStateTransfer>;
 
 constexpr const char* kMessageNames[] = {
     "hello",   "welcome",    "heartbeat",  "failure",    "shutdown",    "open",

@@ -30,13 +30,13 @@ constexpr PeerId kCoordinatorPeer{0};
 // The endpoint through which a peer connected. kInside: roles that the job started. kOutside (--listen): any
 // peer, or peers with a listed key. kTargets (--listen-targets): target groups with a key listed there. A
 // peer's permissions follow from its endpoint, never from its messages.
-enum class Door : uint8_t { kInside, kOutside, kTargets };
+enum class TrustZone : uint8_t { kInside, kOutside, kTargets };
 
 struct Incoming {
   PeerId peer;
   Message message;
   size_t bytes = 0;  // of its frame
-  Door door = Door::kInside;
+  TrustZone zone = TrustZone::kInside;
 };
 
 struct TransportStats {
@@ -144,11 +144,11 @@ Result<std::unique_ptr<Transport>> make_joined_end(std::unique_ptr<Transport> in
 
 // The same with one or two outside endpoints of different kinds. `endpoint` becomes the bound address;
 // endpoint() of the result is that of the last one.
-struct DoorAt {
-  Door door = Door::kOutside;
+struct ZoneEndpoint {
+  TrustZone zone = TrustZone::kOutside;
   std::string endpoint;
   ZmqOptions zmq;
 };
-Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, std::span<DoorAt> doors);
+Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, std::span<ZoneEndpoint> endpoints);
 
 }  // namespace outrider

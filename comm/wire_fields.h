@@ -21,13 +21,13 @@ void serialize(Archive& archive, ModelInfo& m) {
 }
 
 template <class Archive>
-void serialize(Archive& archive, SliceDoor& m) {
+void serialize(Archive& archive, SliceEndpoint& m) {
   const uint64_t text = archive.limits().string_bytes;
   archive(Capped{m.endpoint, text}, Capped{m.gpu, text});
 }
 
 template <class Archive>
-void serialize(Archive& archive, SliceDoors& m) {
+void serialize(Archive& archive, SliceEndpoints& m) {
   constexpr uint64_t kMaxRanks = 64;
   const uint64_t text = archive.limits().string_bytes;
   archive(Capped{m.of_rank, kMaxRanks}, m.cluster, Capped{m.server_key, text}, Capped{m.public_key, text},
@@ -296,7 +296,7 @@ void serialize(Archive& archive, StepResult& m) {
 }
 
 template <class Archive>
-void serialize(Archive& archive, Rest& m) {
+void serialize(Archive& archive, Unload& m) {
   archive(m.pause_ms);
 }
 

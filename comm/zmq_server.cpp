@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/zmq_doorkeeper.h"
+#include "comm/zmq_authenticator.h"
 #include "comm/zmq_end.h"
 #include "comm/zmq_room.h"
 #include "comm/zmq_watch.h"
@@ -39,7 +39,7 @@ class ZmqServer final : public ZmqEnd {
     const uid_t self = geteuid();
     zmq_setsockopt(socket_.handle(), ZMQ_IPC_FILTER_UID, &self, sizeof self);
     if (!options.curve) return;
-    doorkeeper_.emplace(context_, *options.curve);
+    authenticator_.emplace(context_, *options.curve);
     socket_.set(zmq::sockopt::zap_domain, "outrider");
     socket_.set(zmq::sockopt::curve_server, true);
     socket_.set(zmq::sockopt::curve_secretkey, options.curve->own.secret_key);
@@ -157,7 +157,7 @@ class ZmqServer final : public ZmqEnd {
   }
 
   void update_stats() override {
-    if (doorkeeper_) frames_.stats.refused_keys = doorkeeper_->refused();
+    if (authenticator_) frames_.stats.refused_keys = authenticator_->refused();
     if (watch_) frames_.stats.hung_up = watch_->closed();
   }
 
@@ -191,7 +191,7 @@ class ZmqServer final : public ZmqEnd {
 
   const bool safe_anywhere_;
   const size_t max_peers_, max_strangers_;
-  std::optional<Doorkeeper> doorkeeper_;
+  std::optional<Authenticator> authenticator_;
   std::optional<ConnectionWatch> watch_;
   std::map<Generation, Peer> peers_;
   std::map<std::string, Generation, std::less<>> routes_;

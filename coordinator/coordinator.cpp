@@ -65,7 +65,7 @@ void Coordinator::perform(Action& action) {
   if (auto* send = std::get_if<Send>(&action)) {
     note_refusal(*send);
     const Status status = transport_->send(send->to, send->message);
-    note_rest(*send);
+    note_unload(*send);
     if (status.ok()) return;
     if (status.code() == StatusCode::kUnavailable)
       lose(send->to, status.message());
@@ -106,11 +106,11 @@ void Coordinator::note_refusal(const Send& send) {
 }
 
 // The worker is unknown until its next Hello.
-void Coordinator::note_rest(const Send& send) {
-  const auto* rest = std::get_if<Rest>(&send.message);
-  if (!rest) return;
+void Coordinator::note_unload(const Send& send) {
+  const auto* unload = std::get_if<Unload>(&send.message);
+  if (!unload) return;
   spdlog::info("a draft worker is unloaded for {} s: its drafts have not paid for long",
-               static_cast<double>(rest->pause_ms) / 1000);
+               static_cast<double>(unload->pause_ms) / 1000);
   membership_.forget(send.to);
   hellos_.erase(send.to);
 }
@@ -205,7 +205,7 @@ void Coordinator::poll(Clock::time_point deadline) {
   const PeerId peer = incoming->peer;
   if (const auto probe = target_probes_.find(peer); probe != target_probes_.end())
     probe->second = {now(), kFirstProbePause};
-  if (incoming->door != Door::kOutside) note_peer(peer);
+  if (incoming->zone != TrustZone::kOutside) note_peer(peer);
   if (const auto* draft = std::get_if<Draft>(&incoming->message); draft && trace_)
     trace_->note_draft(draft->sequence, draft->round, peer);
   std::optional<Hello> hello;
@@ -213,7 +213,7 @@ void Coordinator::poll(Clock::time_point deadline) {
     note_sign_of_life(*incoming);
   else if (said->role == Role::kDraft)
     hello = *said;
-  handle(MessageReceived{peer, std::move(incoming->message), incoming->door, incoming->bytes});
+  handle(MessageReceived{peer, std::move(incoming->message), incoming->zone, incoming->bytes});
   if (hello) note_hello(peer, std::move(*hello));
 }
 

@@ -75,7 +75,7 @@ class Coordinator {
   void note_sign_of_life(const Incoming& incoming);
   void note_hello(PeerId peer, Hello hello);
   void note_refusal(const Send& send);
-  void note_rest(const Send& send);
+  void note_unload(const Send& send);
   void probe_workers();
   void probe_busy_targets();
   void lose(PeerId peer, std::string why);

@@ -150,7 +150,7 @@ void CostModel::learn_first(std::span<const Pass> first) {
 void CostModel::set_scale(double scale) {
   drafts_.scale(scale);
   refit();
-  drafts_.settle_shadow(verify_seconds(1, 0));
+  drafts_.settle_probe_draft(verify_seconds(1, 0));
 }
 
 void CostModel::learn_missed(const Pass& pass) {

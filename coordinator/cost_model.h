@@ -47,8 +47,8 @@ class CostModel {
   // Takes the cost of one probe draft, which no round waited for. The target was busy meanwhile, and perhaps
   // the thread that reads messages, too. It stands in for a measurement until there is one; later it shows
   // whether the cost has changed. `longest_pass`: the longest target pass meanwhile.
-  void observe_shadow(const ShadowDrafting& shadow, double longest_pass = 0) {
-    drafts_.observe_shadow(shadow, std::max(longest_pass, verify_seconds(1, 0)));
+  void observe_probe_draft(const ProbeDrafting& probe_draft, double longest_pass = 0) {
+    drafts_.observe_probe_draft(probe_draft, std::max(longest_pass, verify_seconds(1, 0)));
   }
 
   // A worker prefilled this many prompt tokens before it drafted.
@@ -58,7 +58,7 @@ class CostModel {
   DraftCost draft() const { return drafts_.cost(); }
   double verify_seconds(int32_t rows, int64_t context) const;
   double draft_token_seconds() const { return draft().per_step; }
-  double shadow_prefill_seconds() const { return drafts_.shadow_prefill(); }
+  double probe_draft_prefill_seconds() const { return drafts_.probe_draft_prefill(); }
   // Seconds for a worker to prefill one prompt token; 0: unknown.
   double read_token_seconds() const { return read_token_; }
   double exchange_seconds() const { return drafts_.exchange(); }  // links and queues, there and back

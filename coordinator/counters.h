@@ -86,7 +86,7 @@ constexpr Counter<EventCounts> kEventCounters[] = {
      "event=\"left\""},
     {&EventCounts::workers_lost, "cluster", "workers_lost", "draft_worker_events_total", "",
      "event=\"lost\""},
-    {&EventCounts::workers_rested, "cluster", "workers_rested", "draft_worker_events_total", "",
+    {&EventCounts::workers_unloaded, "cluster", "workers_rested", "draft_worker_events_total", "",
      "event=\"rested\""},
     {&EventCounts::hellos_refused, "cluster", "hellos_refused", "draft_worker_events_total", "",
      "event=\"refused\""},

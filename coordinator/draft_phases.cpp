@@ -9,12 +9,12 @@ namespace {
 constexpr double kForgetPhases = 0.98;  // weight of old measurements at each new one
 constexpr double kPriorWeight = 1;      // one draft of one token
 constexpr double kFirstPhases = 4;      // weight of the first exchange time, in drafts
-constexpr double kShadowWeight = 0.25;  // of a probe draft's time, against all before
+constexpr double kProbeDraftWeight = 0.25;  // of a probe draft's time, against all before
 constexpr double kFurtherRidge = 1e-3;  // relative: in doubt a batch drafts in one pass
 // Draft times differ by the length of the preceding prefill, and message times by the other traffic. A time
 // slice of the scheduler is much longer than both, for models fast enough for this to matter.
 constexpr double kMost = 2;
-constexpr int32_t kBusySpell = 8, kShadowSpell = 3;  // outliers in a row that are taken for a change
+constexpr int32_t kBusySpell = 8, kProbeDraftSpell = 3;  // outliers in a row that are taken for a change
 constexpr double kNoExchange = 0.05;                 // passes; shorter exchanges count as equal
 
 }  // namespace
@@ -46,11 +46,11 @@ DraftPhases::DraftPhases(double token_seconds, bool is_ratio)
       sums_(prior_),
       busy_watch_(kMost, kBusySpell),
       exchange_watch_(kMost, kBusySpell),
-      shadow_watch_(kMost, kShadowSpell),
-      prefill_watch_(kMost, kShadowSpell) {}
+      probe_draft_watch_(kMost, kProbeDraftSpell),
+      prefill_watch_(kMost, kProbeDraftSpell) {}
 
 void DraftPhases::scale(double by) {
-  shadow_waits_ = 0;          // the time of a pass was unknown
+  probe_draft_waits_ = 0;     // the time of a pass was unknown
   if (tells_token()) return;  // in seconds already
   prior_.ld *= by;
   sums_ = prior_;
@@ -95,7 +95,7 @@ DraftPhases::Measured DraftPhases::learn_first(const Measured& last, double pass
   Measured& place = first_[static_cast<size_t>(phases_)];
   place = last;
   // Probe drafts of one sequence say nothing about a batch.
-  if (phases_ == 0 && shadow_told_token_ && last.further == 0)
+  if (phases_ == 0 && probe_draft_told_token_ && last.further == 0)
     place.busy = std::min(last.busy, kMost * cost().per_step * last.longest);
   const std::span<const Measured> first(first_.data(), static_cast<size_t>(phases_) + 1);
   std::array<double, kFirst> values{};
@@ -123,27 +123,28 @@ DraftPhases::Measured DraftPhases::learn_first(const Measured& last, double pass
 // `before`: phases that came before.
 void DraftPhases::add_exchange(double exchange, int64_t before) {
   if (before == 0)
-    exchange_ = shadows_ > 0 ? std::min(exchange, shadow_exchange_) : exchange;
-  else if (before == 1 && shadows_ == 0)
+    exchange_ = probe_drafts_ > 0 ? std::min(exchange, probe_draft_exchange_) : exchange;
+  else if (before == 1 && probe_drafts_ == 0)
     exchange_ = std::min(exchange_, exchange);
   else
     exchange_ += std::max(1 - kForgetPhases, 1 / (kFirstPhases + static_cast<double>(before))) *
                  (exchange - exchange_);
 }
 
-void DraftPhases::observe_shadow(const ShadowDrafting& shadow, double pass) {
-  double prefill = shadow.prefill;
-  if (shadow_prefill_ > 0) prefill = prefill_watch_.believed(prefill, shadow_prefill_);
+void DraftPhases::observe_probe_draft(const ProbeDrafting& probe_draft, double pass) {
+  double prefill = probe_draft.prefill;
+  if (probe_draft_prefill_ > 0) prefill = prefill_watch_.believed(prefill, probe_draft_prefill_);
   if (prefill > 0)
-    shadow_prefill_ += (shadow_prefill_ == 0 ? 1 : kShadowWeight) * (prefill - shadow_prefill_);
-  const double exchange = shadow.exchange;
-  const bool tells = shadow.tokens > 0 && shadow.busy;
-  const double token = tells ? *shadow.busy / shadow.tokens : cost().per_step;
+    probe_draft_prefill_ +=
+        (probe_draft_prefill_ == 0 ? 1 : kProbeDraftWeight) * (prefill - probe_draft_prefill_);
+  const double exchange = probe_draft.exchange;
+  const bool tells = probe_draft.tokens > 0 && probe_draft.busy;
+  const double token = tells ? *probe_draft.busy / probe_draft.tokens : cost().per_step;
   if (is_measured()) {
-    const double surely = shadow_watch_.believed(std::max(0.0, exchange - shadow.tokens * pass),
-                                                 std::max(exchange_, kNoExchange * pass));
+    const double surely = probe_draft_watch_.believed(std::max(0.0, exchange - probe_draft.tokens * pass),
+                                                      std::max(exchange_, kNoExchange * pass));
     double change =
-        kShadowWeight * (std::min(0.0, exchange - exchange_) + std::max(0.0, surely - exchange_));
+        kProbeDraftWeight * (std::min(0.0, exchange - exchange_) + std::max(0.0, surely - exchange_));
     // It confirms or corrects a first draft that was doubted: the shorter exchange of both holds.
     if (is_single()) change = std::min(0.0, exchange - exchange_);
     exchange_ += change;
@@ -157,22 +158,22 @@ void DraftPhases::observe_shadow(const ShadowDrafting& shadow, double pass) {
     }
     return;
   }
-  if (shadows_ == 0 || exchange < shadow_exchange_) {
-    shadow_exchange_ = exchange;
-    shadow_tokens_ = shadow.tokens;
-    shadow_waits_ = 0;
+  if (probe_drafts_ == 0 || exchange < probe_draft_exchange_) {
+    probe_draft_exchange_ = exchange;
+    probe_draft_tokens_ = probe_draft.tokens;
+    probe_draft_waits_ = 0;
   }
-  settle_shadow(pass);
-  ++shadows_;
+  settle_probe_draft(pass);
+  ++probe_drafts_;
   if (tells)
     sums_.ld =
-        sums_.ll * (std::exchange(shadow_told_token_, true) ? std::min(cost().per_step, token) : token);
+        sums_.ll * (std::exchange(probe_draft_told_token_, true) ? std::min(cost().per_step, token) : token);
 }
 
-void DraftPhases::settle_shadow(double pass) {
+void DraftPhases::settle_probe_draft(double pass) {
   if (is_measured()) return;
-  shadow_waits_ = std::max(shadow_waits_, shadow_tokens_ * pass);
-  exchange_ = std::max(0.0, shadow_exchange_ - shadow_waits_);
+  probe_draft_waits_ = std::max(probe_draft_waits_, probe_draft_tokens_ * pass);
+  exchange_ = std::max(0.0, probe_draft_exchange_ - probe_draft_waits_);
 }
 
 }  // namespace outrider

@@ -27,7 +27,7 @@ struct DraftPhase {
 };
 
 // The drafting of a probe draft, which no round waited for.
-struct ShadowDrafting {
+struct ProbeDrafting {
   int32_t tokens = 0;
   std::optional<double> busy;  // for all tokens; empty: unknown
   double exchange = 0;         // the way there and back
@@ -42,21 +42,23 @@ class DraftPhases {
 
   // `pass`: seconds of a pass of one row.
   void observe(const DraftPhase& phase, double pass);
-  // See CostModel::observe_shadow. `pass`: the longest wait for a target pass before each pass of the
+  // See CostModel::observe_probe_draft. `pass`: the longest wait for a target pass before each pass of the
   // drafter.
-  void observe_shadow(const ShadowDrafting& shadow, double pass);
+  void observe_probe_draft(const ProbeDrafting& probe_draft, double pass);
   // Sets the pass time that was unknown at the first probe draft.
-  void settle_shadow(double pass);
+  void settle_probe_draft(double pass);
 
   DraftCost cost() const { return sums_.cost(); }
   double exchange() const { return exchange_; }
   double cut_off() const { return cut_off_.mean(); }
-  double shadow_prefill() const { return shadow_prefill_; }
+  double probe_draft_prefill() const { return probe_draft_prefill_; }
   bool is_measured() const { return phases_ > 0; }
-  bool is_known() const { return phases_ + shadows_ > 0; }
-  bool tells_token() const { return is_measured() || shadow_told_token_; }  // the cost of a token is known
+  bool is_known() const { return phases_ + probe_drafts_ > 0; }
+  bool tells_token() const {
+    return is_measured() || probe_draft_told_token_;
+  }  // the cost of a token is known
   // Whether there is only one measurement: neither a second draft nor a probe draft after the first one.
-  bool is_single() const { return phases_ + shadows_ == 1 && !is_confirmed_; }
+  bool is_single() const { return phases_ + probe_drafts_ == 1 && !is_confirmed_; }
 
   int64_t phases() const { return phases_; }
   double mean_token() const { return busy_ / drafted_; }
@@ -84,13 +86,13 @@ class DraftPhases {
   bool is_ratio_;
   Sums prior_, sums_;
   std::array<Measured, kFirst> first_;
-  HeldUp busy_watch_, exchange_watch_, shadow_watch_, prefill_watch_;
+  HeldUp busy_watch_, exchange_watch_, probe_draft_watch_, prefill_watch_;
   CutOff cut_off_;  // of a phase
-  double exchange_ = 0, shadow_exchange_ = 0, shadow_waits_ = 0, shadow_prefill_ = 0;
-  int32_t shadow_tokens_ = 0;
-  bool shadow_told_token_ = false;  // the cost of a token is known as an upper bound
-  bool is_confirmed_ = false;       // a probe draft came after the first draft
-  int64_t phases_ = 0, shadows_ = 0;
+  double exchange_ = 0, probe_draft_exchange_ = 0, probe_draft_waits_ = 0, probe_draft_prefill_ = 0;
+  int32_t probe_draft_tokens_ = 0;
+  bool probe_draft_told_token_ = false;  // the cost of a token is known as an upper bound
+  bool is_confirmed_ = false;            // a probe draft came after the first draft
+  int64_t phases_ = 0, probe_drafts_ = 0;
   double drafted_ = 0, busy_ = 0, exchanged_ = 0;  // over all phases
 };
 

@@ -42,20 +42,21 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
     round.priced = context.found && live.gamma->longest_found() > 0;
     if (round.found()) round.gamma = std::min(live.gamma->longest_found(), context.limit);
-    const int32_t shadow = round.gamma > 0 ? 0 : std::min(live.gamma->shadow(), context.limit);
+    const int32_t probe_draft = round.gamma > 0 ? 0 : std::min(live.gamma->probe_draft(), context.limit);
     if (round.gamma > 0) {
       Branching branching = terms_.choose_tree(
           live, round.gamma, terms_.node_limit(live.sequence.committed()), batch_size, round.kind);
       round.tree = std::move(branching.tree);
       round.tree_wanted = branching.wanted;
     }
-    if (shadow == 0 && !live.link.shadow) round.text_gamma = terms_.text_gamma(live, *worker, context.limit);
+    if (probe_draft == 0 && !live.link.probe_draft)
+      round.text_gamma = terms_.text_gamma(live, *worker, context.limit);
     if (round.text_gamma > 0 || round.priced)
       prices_ = terms_.price_passes(*context.cost, batch_size, context.context_length);
     if (round.asks()) {
       ask(live, turn);
-    } else if (shadow > 0 && !live.link.shadow) {
-      ask_aside(live, shadow, turn);
+    } else if (probe_draft > 0 && !live.link.probe_draft) {
+      ask_aside(live, probe_draft, turn);
     } else if (prefills_along(live, *worker)) {
       propose(live, 0, options_.pipeline, turn);
     }
@@ -70,7 +71,7 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
 void DraftRounds::rehearse(LiveRequest& live, Turn& turn) {
   constexpr int32_t kLeast = 2;  // tokens: the first comes from the pass that prefills
   const PoolWorker* worker = pool_.drafter_of(live, turn.now());
-  if (!target_.place.rehearses() || live.link.shadow || !worker) return;
+  if (!target_.place.rehearses() || live.link.probe_draft || !worker) return;
   const int32_t gamma = std::min(std::max(kLeast, live.round.gamma), terms_.gamma_limit(live, *worker));
   if (gamma > 0) ask_aside(live, gamma, turn);
 }
@@ -78,7 +79,7 @@ void DraftRounds::rehearse(LiveRequest& live, Turn& turn) {
 // True if the worker is busy with other sequences of this step, so prefilling this sequence's new tokens too
 // costs no wake-up. An idle worker is left asleep and prefills them all at its next draft.
 bool DraftRounds::prefills_along(const LiveRequest& live, const PoolWorker& worker) const {
-  return worker.drafts_around(target_.index, target_.planner.next_step()) && !live.link.shadow &&
+  return worker.drafts_around(target_.index, target_.planner.next_step()) && !live.link.probe_draft &&
          live.link.known < live.sequence.committed() && live.sequence.committed() <= worker.max_context();
 }
 
@@ -99,23 +100,23 @@ void DraftRounds::ask(LiveRequest& live, Turn& turn) {
                                                           options_.liveness_timeout));
   round.batch_deadline = round.begun_at + times.draft_timeout();
   round.draft_deadline = round.begun_at + timeout;
-  live.link.shadow.reset();
+  live.link.probe_draft.reset();
   pool_.of(live)->asked_in(target_.index, target_.planner.next_step());
   propose(live, round.gamma, options_.pipeline, turn);
 }
 
 void DraftRounds::ask_aside(LiveRequest& live, int32_t gamma, Turn& turn) {
   const Clock::duration timeout = target_.times.draft_timeout() + prefill_time(live);
-  live.link.shadow = ShadowDraft{.round = live.round.number,
-                                 .epoch = live.sequence.epoch(),
-                                 .base = Position(live.sequence.committed()),
-                                 .prefix_hash = live.sequence.hash(),
-                                 .gamma = gamma,
-                                 .unread = live.unread(),
-                                 .sent_at = turn.now(),
-                                 .deadline = turn.now() + timeout,
-                                 .ids = {}};
-  target_.costs.shadow_begins();
+  live.link.probe_draft = ProbeDraft{.round = live.round.number,
+                                     .epoch = live.sequence.epoch(),
+                                     .base = Position(live.sequence.committed()),
+                                     .prefix_hash = live.sequence.hash(),
+                                     .gamma = gamma,
+                                     .unread = live.unread(),
+                                     .sent_at = turn.now(),
+                                     .deadline = turn.now() + timeout,
+                                     .ids = {}};
+  target_.costs.probe_draft_begins();
   propose(live, gamma, Pipeline::kLockstep, turn);
 }
 
@@ -139,7 +140,7 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
   if (message.text_gamma > 0 || live.round.priced)
     message.pass_ns = prices_.pass_ns, message.row_ns = prices_.row_ns;
   terms_.ask_for_q(live, worker, message);
-  if (live.round.gamma > 0 && !live.link.shadow) message.tree = live.round.tree;
+  if (live.round.gamma > 0 && !live.link.probe_draft) message.tree = live.round.tree;
   if (!message.tree.is_chain() && message.tree.nodes == 0) message.pipeline = Pipeline::kLockstep;
   // A worker that lost track is asked again in the same round, so its first answer may be under way.
   const Proposal& last = live.link.proposal;
@@ -217,8 +218,8 @@ void DraftRounds::take(PeerId peer, Draft& draft, size_t frame_bytes, RequestTab
   LiveRequest& live = *found;
   if (live.link.peer != peer) return totals_.drop(DropReason::kUnexpectedSender);
   PoolWorker& worker = *pool_.of(live);
-  if (live.link.shadow && draft.round == live.link.shadow->round)
-    return take_shadow(live, worker, draft, requests.all(), turn);
+  if (live.link.probe_draft && draft.round == live.link.probe_draft->round)
+    return take_probe_draft(live, worker, draft, requests.all(), turn);
   if (draft.epoch != live.sequence.epoch()) return totals_.drop(DropReason::kStaleEpoch);
   if (live.state != RequestState::kDrafting)
     return totals_.drop(live.round.has_draft && draft.round == live.round.number ? DropReason::kDuplicate
@@ -256,20 +257,20 @@ void DraftRounds::accept(LiveRequest& live, PoolWorker& worker, Draft& draft, si
 }
 
 // Tokens of a probe draft are never verified, only compared.
-void DraftRounds::take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
-                              Turn& turn) {
-  const ShadowDraft& shadow = *live.link.shadow;
-  if (shadow.ids) return totals_.drop(DropReason::kDuplicate);
-  const auto reason = check_draft(draft, {.epoch = shadow.epoch,
-                                          .round = shadow.round,
-                                          .base = shadow.base,
-                                          .prefix_hash = shadow.prefix_hash,
-                                          .gamma = shadow.gamma,
+void DraftRounds::take_probe_draft(LiveRequest& live, PoolWorker& worker, Draft& draft,
+                                   const RequestMap& requests, Turn& turn) {
+  const ProbeDraft& probe_draft = *live.link.probe_draft;
+  if (probe_draft.ids) return totals_.drop(DropReason::kDuplicate);
+  const auto reason = check_draft(draft, {.epoch = probe_draft.epoch,
+                                          .round = probe_draft.round,
+                                          .base = probe_draft.base,
+                                          .prefix_hash = probe_draft.prefix_hash,
+                                          .gamma = probe_draft.gamma,
                                           .q_kinds = live.link.proposal.q_kinds(),
                                           .vocab_size = target_.model().vocab_size});
-  totals_.drop(reason.value_or(DropReason::kShadow));
+  totals_.drop(reason.value_or(DropReason::kProbeDraft));
   if (reason) {
-    live.link.shadow.reset();
+    live.link.probe_draft.reset();
     missed(worker, turn);
     if (reason == DropReason::kWrongHash) pool_.open(live, turn);
     return;
@@ -278,7 +279,7 @@ void DraftRounds::take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draf
   target_.place.heard();
   learn_prefill(worker, live.link.proposal, draft);
   live.link.fresh = false;
-  shadows_.take(live, worker, draft, requests, turn.now());
+  probe_drafts_.take(live, worker, draft, requests, turn.now());
 }
 
 // ---- without a Draft ------------------------------------------------------------------------------------
@@ -302,17 +303,17 @@ void DraftRounds::take(PeerId peer, const Resync& message, RequestTable& request
   } else {
     pool_.open(live, turn);
   }
-  live.link.shadow.reset();
+  live.link.probe_draft.reset();
   if (live.state == RequestState::kDrafting) ask(live, turn);
 }
 
 void DraftRounds::expire(RequestMap& requests, Turn& turn) {
   for (auto& [id, live] : requests) {
-    auto& shadow = live->link.shadow;
-    if (shadow && !shadow->ids && turn.now() >= shadow->deadline) {
+    auto& probe_draft = live->link.probe_draft;
+    if (probe_draft && !probe_draft->ids && turn.now() >= probe_draft->deadline) {
       ++totals_.draft_deadlines_missed;
       if (PoolWorker* worker = pool_.of(*live)) missed(*worker, turn);
-      shadow.reset();
+      probe_draft.reset();
     }
     if (live->state != RequestState::kDrafting || turn.now() < live->round.draft_deadline) continue;
     const bool may_be_late = is_match_rule(live->request.sampling.rule);

@@ -5,7 +5,7 @@
 #include "coordinator/draft_check.h"
 #include "coordinator/draft_terms.h"
 #include "coordinator/own_drafts.h"
-#include "coordinator/shadow_drafts.h"
+#include "coordinator/probe_drafts.h"
 #include "coordinator/target_group.h"
 #include "coordinator/worker_pool.h"
 
@@ -20,7 +20,7 @@ class DraftRounds {
         totals_(totals),
         terms_(options, target, totals),
         own_(options, target, pool, totals, terms_),
-        shadows_(options, target.costs) {}
+        probe_drafts_(options, target.costs) {}
 
   // Begins a round of an idle sequence. Afterwards the sequence is drafting, or ready without a draft.
   // `batch_size`: the number of running sequences.
@@ -38,7 +38,7 @@ class DraftRounds {
   template <class Consider>
   void for_each_deadline(const RequestMap& requests, Consider consider) const {
     for (const auto& [id, live] : requests) {
-      if (live->link.shadow && !live->link.shadow->ids) consider(live->link.shadow->deadline);
+      if (live->link.probe_draft && !live->link.probe_draft->ids) consider(live->link.probe_draft->deadline);
       if (live->awaits_draft() && live->link.proposal.repeat_after.count() > 0)
         consider(live->link.proposal.repeat_at);
       if (live->state != RequestState::kDrafting) continue;
@@ -48,7 +48,7 @@ class DraftRounds {
   }
 
   OwnDrafts& own() { return own_; }
-  const ShadowDrafts& shadows() const { return shadows_; }
+  const ProbeDrafts& probe_drafts() const { return probe_drafts_; }
 
  private:
   void rehearse(LiveRequest& live, Turn& turn);
@@ -64,8 +64,8 @@ class DraftRounds {
   std::optional<DropReason> why_unusable(const LiveRequest& live, const Draft& draft,
                                          size_t frame_bytes) const;
   void accept(LiveRequest& live, PoolWorker& worker, Draft& draft, size_t frame_bytes, Turn& turn);
-  void take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
-                   Turn& turn);
+  void take_probe_draft(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
+                        Turn& turn);
   void missed(PoolWorker& worker, Turn& turn) {
     pool_.missed(worker, target_.times.draft_timeout(), turn.now());
   }
@@ -77,7 +77,7 @@ class DraftRounds {
   DraftTerms terms_;
   OwnDrafts own_;
   PassPrices prices_;  // of the newest round
-  ShadowDrafts shadows_;
+  ProbeDrafts probe_drafts_;
 };
 
 }  // namespace outrider

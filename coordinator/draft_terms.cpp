@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "coordinator/shadow_drafts.h"
+#include "coordinator/probe_drafts.h"
 
 namespace outrider {
 
@@ -63,10 +63,10 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
           .cost = &target_.costs.of(worker.kind()),
           .ahead = options_.pipeline != Pipeline::kLockstep,
           // A trial of the worker's place is short, and was rehearsed.
-          .shadows = target_.has_two_places()    ? Shadows::kNone
-                     : ShadowDrafts::tests(live) ? Shadows::kTests
-                                                 : Shadows::kCosts,
-          .shadow_out = live.link.shadow.has_value(),
+          .probe_drafts = target_.has_two_places()   ? ProbeDraftMode::kNone
+                          : ProbeDrafts::tests(live) ? ProbeDraftMode::kTests
+                                                     : ProbeDraftMode::kCosts,
+          .probe_draft_out = live.link.probe_draft.has_value(),
           .local = worker.process() != 0 && worker.process() == options_.process,
           .found = worker.finds_text() && worker.is_without_model() &&
                    !options_.tree.suits(live.request.sampling.rule),
@@ -128,9 +128,9 @@ QKind DraftTerms::q_kind(const LiveRequest& live, const PoolWorker& worker) cons
   if (options_.q_kind == QKind::kHidden)
     return worker.has_head(target_.head_fingerprint()) && is_plain_softmax(sampling) ? QKind::kHidden
                                                                                      : QKind::kSparse;
-  const bool has_doors = !target_.slices().of_rank.empty();
-  return options_.q_kind == QKind::kDense && has_doors && worker.sends_slices() ? QKind::kSlices
-                                                                                : options_.q_kind;
+  const bool has_endpoints = !target_.slices().of_rank.empty();
+  return options_.q_kind == QKind::kDense && has_endpoints && worker.sends_slices() ? QKind::kSlices
+                                                                                    : options_.q_kind;
 }
 
 void DraftTerms::ask_for_q(const LiveRequest& live, const PoolWorker& worker, Propose& message) const {

@@ -24,8 +24,8 @@ void DrafterCosts::expect_rows(double price) {
   for (auto& [kind, cost] : by_kind_) cost.expect_rows(price);
 }
 
-void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds, bool beside_shadow) {
-  if (!passes_.next(beside_shadow)) return;
+void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds, bool beside_probe_draft) {
+  if (!passes_.next(beside_probe_draft)) return;
   all_.observe_verify(rows, context, seconds);
   for (auto& [kind, cost] : by_kind_) cost.observe_verify(rows, context, seconds);
 }
@@ -36,10 +36,10 @@ void DrafterCosts::observe_own(DrafterKind kind, int32_t longest, int32_t total,
   by_kind_.at(kind).observe_draft_phase(longest, total, seconds, seconds);
 }
 
-void DrafterCosts::observe_shadow(DrafterKind kind, const ShadowDrafting& shadow) {
-  passes_.shadow();
-  all_.observe_shadow(shadow, longest_pass_);
-  by_kind_.at(kind).observe_shadow(shadow, longest_pass_);
+void DrafterCosts::observe_probe_draft(DrafterKind kind, const ProbeDrafting& probe_draft) {
+  passes_.probe_draft();
+  all_.observe_probe_draft(probe_draft, longest_pass_);
+  by_kind_.at(kind).observe_probe_draft(probe_draft, longest_pass_);
 }
 
 void DrafterCosts::observe_prefill(DrafterKind kind, int32_t tokens, double seconds) {

@@ -28,20 +28,20 @@ class DrafterCosts {
     return by_kind_.size() > 1 && kind != 0 ? by_kind_.at(kind) : all_;
   }
 
-  // `beside_shadow`: a probe draft was under way; the pass may have waited for drafts on the target's own
-  // devices.
-  void observe_verify(int32_t rows, int64_t context, double seconds, bool beside_shadow);
+  // `beside_probe_draft`: a probe draft was under way; the pass may have waited for drafts on the target's
+  // own devices.
+  void observe_verify(int32_t rows, int64_t context, double seconds, bool beside_probe_draft);
   // Takes the waits for the drafts of a plan. Rounds with a timeout or a prefill are no measure of links and
   // workers.
   void observe_drafts(std::span<const PlannedEntry> planned);
   // The drafts that a target made beside its pass: tokens of the longest one and of all drafts.
   void observe_own(DrafterKind kind, int32_t longest, int32_t total, double seconds);
   // A probe draft is requested.
-  void shadow_begins() { longest_pass_ = 0; }
+  void probe_draft_begins() { longest_pass_ = 0; }
   // Also called for passes with prefill rows.
   void pass_over(double seconds) { longest_pass_ = std::max(longest_pass_, seconds); }
   // Probe drafts that one worker was asked for at once.
-  void observe_shadow(DrafterKind kind, const ShadowDrafting& shadow);
+  void observe_probe_draft(DrafterKind kind, const ProbeDrafting& probe_draft);
   // A worker prefilled this many tokens before it drafted.
   void observe_prefill(DrafterKind kind, int32_t tokens, double seconds);
 

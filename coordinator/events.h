@@ -27,7 +27,7 @@ struct Cancel {
 struct MessageReceived {
   PeerId peer;
   Message message;
-  Door door = Door::kInside;
+  TrustZone zone = TrustZone::kInside;
   size_t bytes = 0;  // of its frame, if it came in one
 };
 // The transport or the membership declared this peer lost.

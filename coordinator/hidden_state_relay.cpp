@@ -20,7 +20,7 @@ bool HiddenStateRelay::reads_hidden_states(const LiveRequest& live) const {
 bool HiddenStateRelay::is_worth_rows(const LiveRequest& live) const {
   const HeadPlace& place = target_.place;
   if (!target_.drafts() || place.at_worker() || live.state == RequestState::kDrafting) return true;
-  return place.tells_rows() && !live.link.shadow;
+  return place.tells_rows() && !live.link.probe_draft;
 }
 
 int32_t HiddenStateRelay::told_behind(const LiveRequest& live) const {

@@ -46,8 +46,8 @@ inline Clock::duration busy_time(const Draft& draft) {
   return std::chrono::nanoseconds(draft.ingest_ns + draft.draft_ns);
 }
 
-// A probe draft: requested while the sequence's rounds continue without it (GammaPolicy::shadow).
-struct ShadowDraft {
+// A probe draft: requested while the sequence's rounds continue without it (GammaPolicy::probe_draft).
+struct ProbeDraft {
   Round round;  // the plain round in which it was requested
   Epoch epoch;
   Position base;
@@ -85,7 +85,7 @@ struct DraftLink {
   int32_t hidden_states = 0;   // HiddenStateRows sent to it, from the first token on
   int32_t resyncs = 0;         // of this round; bounded
   TokenSuccessors successors;  // for its next Propose
-  std::optional<ShadowDraft> shadow;
+  std::optional<ProbeDraft> probe_draft;
   Proposal proposal;  // valid while a round or a probe draft waits for its draft
 };
 
@@ -150,7 +150,9 @@ struct LiveRequest {
 
   SequenceId id() const { return sequence.id(); }
   bool finished() const { return state == RequestState::kFinished; }
-  bool awaits_draft() const { return state == RequestState::kDrafting || (link.shadow && !link.shadow->ids); }
+  bool awaits_draft() const {
+    return state == RequestState::kDrafting || (link.probe_draft && !link.probe_draft->ids);
+  }
   // Tokens that its worker has to prefill before it drafts; 0: few enough for its usual times.
   int32_t unread() const {
     if (link.fresh) return sequence.committed();

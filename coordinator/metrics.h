@@ -89,7 +89,7 @@ enum class DropReason : uint8_t {
   kTree,          // not a tree, or not the requested one
   kNotUsed,       // good, but its request ended before the plan
   kSliceMissing,  // a target rank did not get its part of q in time
-  kShadow,        // a probe draft, used for learning only
+  kProbeDraft,    // a probe draft, used for learning only
 };
 constexpr std::array<std::string_view, 14> kDropReasonNames = {"unknown_sequence",
                                                                "unexpected_sender",
@@ -213,7 +213,7 @@ struct EventCounts {
   int64_t constrained_requests = 0;                // with a grammar, that began
   int64_t masks = 0, mask_ns = 0;                  // rows with a mask, and the time of computing masks
   int64_t mask_cut_tokens = 0, forced_tokens = 0;  // draft tokens that grammars removed and appended
-  int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, workers_rested = 0, sequences_moved = 0,
+  int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, workers_unloaded = 0, sequences_moved = 0,
           hellos_refused = 0, resyncs = 0, sends_failed = 0;
   int64_t unexpected_messages = 0, stale_results = 0;
   // Rounds by the place of their head, and the number of trials of the other place.

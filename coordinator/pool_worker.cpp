@@ -23,13 +23,14 @@ void PoolWorker::waited(Clock::duration time, int32_t tokens, Clock::time_point 
   measured_at_ = now;
 }
 
-const ShadowPhase& PoolWorker::add_shadow(const Draft& draft, Clock::time_point sent_at, int32_t unread) {
-  if (shadows_.sent_at != sent_at) shadows_ = {.sent_at = sent_at};
-  shadows_.longest = std::max(shadows_.longest, static_cast<int32_t>(draft.ids.size()));
-  shadows_.unread += unread;
-  shadows_.prefill_ns += draft.ingest_ns;
-  shadows_.drafting_ns += draft.draft_ns;
-  return shadows_;
+const ProbeDraftPhase& PoolWorker::add_probe_draft(const Draft& draft, Clock::time_point sent_at,
+                                                   int32_t unread) {
+  if (probe_drafts_.sent_at != sent_at) probe_drafts_ = {.sent_at = sent_at};
+  probe_drafts_.longest = std::max(probe_drafts_.longest, static_cast<int32_t>(draft.ids.size()));
+  probe_drafts_.unread += unread;
+  probe_drafts_.prefill_ns += draft.ingest_ns;
+  probe_drafts_.drafting_ns += draft.draft_ns;
+  return probe_drafts_;
 }
 
 }  // namespace outrider

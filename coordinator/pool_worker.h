@@ -15,7 +15,7 @@
 namespace outrider {
 
 // Probe drafts that a worker was asked for at once, with the arrived part.
-struct ShadowPhase {
+struct ProbeDraftPhase {
   Clock::time_point sent_at{};
   int32_t longest = 0, unread = 0;  // tokens
   int64_t prefill_ns = 0, drafting_ns = 0;
@@ -71,7 +71,7 @@ class PoolWorker {
   }
   void read(int64_t ns, int32_t tokens) { read_token_ns_ = static_cast<double>(ns) / tokens; }
   double read_token_ns() const { return read_token_ns_; }  // of a committed token; 0: unknown
-  const ShadowPhase& add_shadow(const Draft& draft, Clock::time_point sent_at, int32_t unread);
+  const ProbeDraftPhase& add_probe_draft(const Draft& draft, Clock::time_point sent_at, int32_t unread);
   // Stores the step of this target group in whose rounds it last drafted.
   void asked_in(int32_t group, uint64_t step) { asked_in_[group] = step; }
   bool drafts_around(int32_t group, uint64_t step) const {
@@ -136,7 +136,7 @@ class PoolWorker {
   AnswerTime answer_time_;
   double token_ns_ = 0, read_token_ns_ = 0;
   Clock::time_point measured_at_{};
-  ShadowPhase shadows_;
+  ProbeDraftPhase probe_drafts_;
   std::map<int32_t, uint64_t> asked_in_;  // steps, by target group
   bool slices_ = true;
   Verified verified_;

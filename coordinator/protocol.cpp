@@ -11,7 +11,7 @@ Protocol::Protocol(ProtocolOptions options, GammaPolicyFactory gamma, const Toke
     : options_(std::move(options)),
       gamma_(std::move(gamma)),
       tokenizer_(tokenizer),
-      agenda_(std::max(1, options_.target_groups)) {
+      dirty_(std::max(1, options_.target_groups)) {
   CHECK(options_.max_num_seqs > 0 && options_.prefill_chunk > 0 && options_.max_queued > 0, "empty limits");
   CHECK(options_.max_rows_per_step >= 8, "max_rows_per_step={} leaves no room", options_.max_rows_per_step);
 }
@@ -34,7 +34,7 @@ bool may_concern_all(const Event& event) {
 std::vector<Action> Protocol::step(Event event, Clock::time_point now) {
   Turn turn(now);
   now_ = now;
-  if (may_concern_all(event)) agenda_.stir_all();
+  if (may_concern_all(event)) dirty_.mark_all_dirty();
   if (!groups_.any_here() && !join_deadline_ && target_status_.ok())
     join_deadline_ = now + options_.target_join_timeout;
   std::visit([&](auto& e) { on(e, turn); }, event);
@@ -44,34 +44,34 @@ std::vector<Action> Protocol::step(Event event, Clock::time_point now) {
 
 // Visits every dirty group. `look` may mark more groups; indexing (not iterators) keeps that safe.
 template <class Look>
-void Protocol::for_each_stirred(const Look& look) {
-  for (size_t i = 0; i < agenda_.stirred().size(); ++i) look(groups_.at(agenda_.stirred()[i]));
+void Protocol::for_each_dirty(const Look& look) {
+  for (size_t i = 0; i < dirty_.dirty().size(); ++i) look(groups_.at(dirty_.dirty()[i]));
 }
 
 // After every event: ends what has timed out, starts what can start, and sends plans to idle targets. Groups
 // without an event or deadline need no visit.
 void Protocol::pump(Turn& turn) {
-  agenda_.wake(turn.now());
+  dirty_.wake(turn.now());
   expire(turn);
-  for_each_stirred([&](ServingGroup& group) { group.rounds.repeat_overdue(group.requests.all(), turn); });
+  for_each_dirty([&](ServingGroup& group) { group.rounds.repeat_overdue(group.requests.all(), turn); });
   if (pool_.owes_any()) {
     for (ServingGroup& group : groups_) pool_.resume(group.requests.all(), turn);
     pool_.resumed(turn.now());
   }
-  rest_workers(turn);
+  unload_workers(turn);
   admit(turn);
   assign(turn);
-  for_each_stirred([&](ServingGroup& group) {
+  for_each_dirty([&](ServingGroup& group) {
     const auto batch_size = static_cast<int32_t>(group.requests.running());
     for (auto& [id, live] : group.requests.all())
       if (live->state == RequestState::kIdle) group.rounds.begin(*live, batch_size, turn);
   });
-  for_each_stirred([&](ServingGroup& group) {
+  for_each_dirty([&](ServingGroup& group) {
     plan(group, turn);
     group.requests.sweep();
   });
-  for_each_stirred([&](ServingGroup& group) { agenda_.settle(group.target.index, due(group)); });
-  agenda_.settled_all();
+  for_each_dirty([&](ServingGroup& group) { dirty_.settle(group.target.index, due(group)); });
+  dirty_.settled_all();
 }
 
 // The next time at which the group has work without an event.
@@ -92,7 +92,7 @@ std::optional<Clock::time_point> Protocol::next_deadline() const {
     if (at > now_ && (!earliest || at < *earliest)) earliest = at;
   };
   if (join_deadline_) consider(*join_deadline_);
-  if (const auto next = agenda_.next()) consider(*next);
+  if (const auto next = dirty_.next()) consider(*next);
   if (pool_.owes_any())
     for (const ServingGroup& group : groups_) pool_.for_each_resumption(group.requests.all(), consider);
   return earliest;
@@ -113,14 +113,14 @@ void Protocol::assign(Turn& turn) {
   if (pool_.weigh(turn.now()))
     for (ServingGroup& group : groups_) assign(group, turn);
   else  // the last event's plan may have freed sequences that could not be moved before
-    for (const int32_t group : agenda_.stirred_lately()) assign(groups_.at(group), turn);
+    for (const int32_t group : dirty_.lately_dirty()) assign(groups_.at(group), turn);
 }
 
 void Protocol::assign(ServingGroup& group, Turn& turn) {
   for (auto& [id, live] : group.requests.all()) {
     if (!live->running() || live->state == RequestState::kDrafting) continue;
     if (!pool_.assign(*live, turn)) continue;
-    stir(group);
+    mark_dirty(group);
     if (!group.target.drafts()) use_kind(*live, pool_.of(*live)->kind());
   }
 }
@@ -190,7 +190,7 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
     ++totals_.unexpected_messages;
     return;
   }
-  stir(*group);
+  mark_dirty(*group);
   const OutstandingPlan* plan = group->target.planner.outstanding();
   if (!plan || message.step < plan->step) {
     ++totals_.stale_results;
@@ -285,7 +285,7 @@ void Protocol::expire(Turn& turn) {
                                                  lost_.message(), options_.target_timeout.count())),
             turn);
   }
-  for_each_stirred([&](ServingGroup& group) {
+  for_each_dirty([&](ServingGroup& group) {
     const auto* plan = group.target.planner.outstanding();
     if (!plan || turn.now() < plan->sent_at + group.target.times.step_timeout()) return;
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(turn.now() - plan->sent_at);
@@ -294,7 +294,7 @@ void Protocol::expire(Turn& turn) {
                                               plan->step, waited.count())),
                 turn);
   });
-  for_each_stirred([&](ServingGroup& group) { group.rounds.expire(group.requests.all(), turn); });
+  for_each_dirty([&](ServingGroup& group) { group.rounds.expire(group.requests.all(), turn); });
 }
 
 }  // namespace outrider

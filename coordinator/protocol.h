@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/agenda.h"
+#include "coordinator/dirty_set.h"
 #include "coordinator/overview.h"
 #include "coordinator/target_groups.h"
 #include "transformer/tokenizer/tokenizer.h"
@@ -85,7 +85,7 @@ class Protocol {
 
   void pump(Turn& turn);
   template <class Look>
-  void for_each_stirred(const Look& look);
+  void for_each_dirty(const Look& look);
   std::optional<Clock::time_point> due(const ServingGroup& group) const;
   void expire(Turn& turn);
   void admit(Turn& turn);
@@ -103,7 +103,7 @@ class Protocol {
   void use_kind(LiveRequest& live, DrafterKind kind) const;
   LiveRequest* live(SequenceId id) { return const_cast<LiveRequest*>(find(id)); }
   ServingGroup& group_of(SequenceId id);
-  void stir(const ServingGroup& group) { agenda_.stir(group.target.index); }
+  void mark_dirty(const ServingGroup& group) { dirty_.mark_dirty(group.target.index); }
   Clock::duration draft_timeout() const;
 
   void target_joined(PeerId peer, Hello& hello, Turn& turn);
@@ -117,7 +117,7 @@ class Protocol {
   std::optional<DrafterKind> forget_worker(PeerId peer, Turn& turn);
   void worker_lost(PeerId peer, Turn& turn);
   void worker_left(PeerId peer, Turn& turn);
-  void rest_workers(Turn& turn);
+  void unload_workers(Turn& turn);
 
   const ProtocolOptions options_;
   const GammaPolicyFactory gamma_;
@@ -131,7 +131,7 @@ class Protocol {
   RequestQueue queue_{options_};
   WorkerPool pool_{options_, totals_};
   TargetGroups groups_{options_, pool_, totals_};
-  Agenda agenda_;
+  DirtySet dirty_;
 };
 
 }  // namespace outrider

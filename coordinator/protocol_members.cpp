@@ -8,17 +8,17 @@ namespace outrider {
 
 void Protocol::on(MessageReceived& event, Turn& turn) {
   if (const auto* hello = std::get_if<Hello>(&event.message);
-      hello && hello->role == Role::kTarget && event.door == Door::kOutside)
+      hello && hello->role == Role::kTarget && event.zone == TrustZone::kOutside)
     return refuse_hello(event.peer, "only the job itself starts its target group; connect as a draft worker",
                         turn);
-  if (event.door == Door::kTargets && !may_speak(event, turn)) return;
+  if (event.zone == TrustZone::kTargets && !may_speak(event, turn)) return;
   if (PoolWorker* worker = pool_.find(event.peer)) {
-    if (worker->is_silent()) agenda_.stir_all();  // its sequences can draft again
+    if (worker->is_silent()) dirty_.mark_all_dirty();  // its sequences can draft again
     worker->heard();
   }
   if (auto* draft = std::get_if<Draft>(&event.message)) {
     ServingGroup& group = group_of(draft->sequence);
-    stir(group);
+    mark_dirty(group);
     return group.rounds.take(event.peer, *draft, event.bytes, group.requests, turn);
   }
   if (auto* result = std::get_if<StepResult>(&event.message))
@@ -101,7 +101,7 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
 
 // If another group is connected, its requests continue there.
 void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn) {
-  agenda_.stir_all();
+  dirty_.mark_all_dirty();
   group.target.leave();
   ++totals_.group(group.target.index).lost;
   if (groups_.any_here())
@@ -148,7 +148,7 @@ void Protocol::wait_for_group(ServingGroup& lost, Status why, Turn& turn) {
 
 // Every open request ends with a typed error; new ones are refused until a target joins again.
 void Protocol::end_all(Status why, Turn& turn) {
-  agenda_.stir_all();
+  dirty_.mark_all_dirty();
   target_status_ = std::move(why);
   for (ServingGroup& group : groups_) {
     for (auto& [id, live] : group.requests.all()) {
@@ -200,7 +200,7 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
 std::optional<DrafterKind> Protocol::forget_worker(PeerId peer, Turn& turn) {
   const auto kind = pool_.remove(peer);
   if (!kind) return std::nullopt;
-  agenda_.stir_all();
+  dirty_.mark_all_dirty();
   for (ServingGroup& group : groups_)
     for (auto& [id, live] : group.requests.all()) {
       if (live->link.peer != peer) continue;
@@ -226,11 +226,11 @@ void Protocol::worker_left(PeerId peer, Turn& turn) {
 
 // Unloads draft workers that have not helped for `--unload-drafter` seconds. Their sequences continue without
 // drafts or move to another worker.
-void Protocol::rest_workers(Turn& turn) {
+void Protocol::unload_workers(Turn& turn) {
   for (const auto& [peer, pause] : pool_.useless(turn.now())) {
     (void)forget_worker(peer, turn);
-    ++totals_.workers_rested;
-    turn.send(peer, Rest{.pause_ms = pause.count()});
+    ++totals_.workers_unloaded;
+    turn.send(peer, Unload{.pause_ms = pause.count()});
   }
 }
 
@@ -277,7 +277,7 @@ void Protocol::on(SendFailed& event, Turn& turn) {
   if (!live || live->link.peer != event.peer) return;
   if (rows) return HiddenStateRelay::take_back(*rows, *live);
   live->link.opened = false;
-  live->link.shadow.reset();
+  live->link.probe_draft.reset();
   if (live->state == RequestState::kDrafting) live->go_plain(turn.now());
 }
 

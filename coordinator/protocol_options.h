@@ -28,7 +28,7 @@ struct ProtocolOptions {
   int32_t prefill_chunk = 256;                           // prompt tokens of one sequence per pass
   int32_t gamma_max = kDefaultGammaMax;
   int32_t target_groups = 1;  // the number that may join, of one model; a request runs in one group
-  // Target groups are programs of their own that come and go (Door::kTargets).
+  // Target groups are programs of their own that come and go (TrustZone::kTargets).
   bool targets_join = false;
   int32_t groups_to_begin = 0;      // groups that must be connected before the first request; 0: all
   uint64_t target_fingerprint = 0;  // of the model that a group must have; 0: any, the same in all groups

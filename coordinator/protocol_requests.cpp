@@ -95,7 +95,7 @@ void Protocol::admit(Turn& turn) {
 }
 
 void Protocol::begin(ServingGroup& group, LiveRequest& live, Turn& turn) {
-  stir(group);
+  mark_dirty(group);
   live.group = group.target.index;
   live.become(RequestState::kPrefill);
   totals_.prompt_tokens += live.sequence.prompt_length();

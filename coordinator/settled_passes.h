@@ -17,7 +17,7 @@ class SettledPasses {
   // A draft was made for the next pass.
   void draft() { drafted_ = true; }
   // A probe draft came.
-  void shadow() { unsettled_ = std::max(unsettled_, 1); }
+  void probe_draft() { unsettled_ = std::max(unsettled_, 1); }
   // A pass is over: returns whether to learn from it. The very first pass counts, since nothing else is
   // known. `beside`: a probe draft is under way.
   bool next(bool beside = false) {

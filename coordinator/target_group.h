@@ -41,7 +41,7 @@ class TargetGroup {
   Generation generation() const { return hello_.generation; }
   const Hello& hello() const { return hello_; }
   const ModelInfo& model() const { return hello_.model; }
-  const SliceDoors& slices() const { return hello_.slices; }
+  const SliceEndpoints& slices() const { return hello_.slices; }
   uint64_t head_fingerprint() const { return hello_.head_fingerprint; }
   // The head of draft workers for which it sends HiddenStateRows; 0: none.
   uint64_t hidden_state_head() const { return hello_.hidden_state_width > 0 ? hello_.hidden_state_head : 0; }

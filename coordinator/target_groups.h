@@ -24,7 +24,7 @@ struct ServingGroup {
         requests(index),
         rounds(options, target, pool, totals),
         hidden_states(options, target, pool, totals),
-        verdicts(options, target, pool, rounds.shadows(), totals) {}
+        verdicts(options, target, pool, rounds.probe_drafts(), totals) {}
   ServingGroup(const ServingGroup&) = delete;  // its parts refer to each other
   ServingGroup& operator=(const ServingGroup&) = delete;
 

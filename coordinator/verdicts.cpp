@@ -132,7 +132,7 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
   auto end = commit(live, verdict, turn);
   const int32_t emitted = live.sequence.emitted() - emitted_before;
   if (!entry.first) teach(live, verdict, emitted, batch_size, turn.now());
-  shadows_.compare(live);
+  probe_drafts_.compare(live);
   record(entry, verdict, emitted, result, prefills, turn);
   if (end) return end;
   CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",
@@ -245,10 +245,10 @@ void Verdicts::learn_pass(const StepResult& result, const OutstandingPlan& plan,
   const double all = std::chrono::duration<double>(now - plan.sent_at).count();
   target_.costs.pass_over(all);
   if (!plan.prefills) {
-    const bool beside_shadow = std::any_of(plan.entries.begin(), plan.entries.end(), [](const auto& entry) {
-      return entry.live->link.shadow && !entry.live->link.shadow->ids;
-    });
-    target_.costs.observe_verify(plan.rows, plan.context, std::max(0.0, all - drafting), beside_shadow);
+    const bool beside_probe_draft = std::any_of(
+        plan.entries.begin(), plan.entries.end(),
+        [](const auto& entry) { return entry.live->link.probe_draft && !entry.live->link.probe_draft->ids; });
+    target_.costs.observe_verify(plan.rows, plan.context, std::max(0.0, all - drafting), beside_probe_draft);
     learn_own_drafts(result, drafting);
   }
   totals_.forward_ns += reported_ns(result.forward_ns);

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "coordinator/shadow_drafts.h"
+#include "coordinator/probe_drafts.h"
 #include "coordinator/target_group.h"
 #include "coordinator/worker_pool.h"
 
@@ -12,9 +12,9 @@ namespace outrider {
 
 class Verdicts {
  public:
-  Verdicts(const ProtocolOptions& options, TargetGroup& target, WorkerPool& pool, const ShadowDrafts& shadows,
-           Totals& totals)
-      : options_(options), target_(target), pool_(pool), shadows_(shadows), totals_(totals) {}
+  Verdicts(const ProtocolOptions& options, TargetGroup& target, WorkerPool& pool,
+           const ProbeDrafts& probe_drafts, Totals& totals)
+      : options_(options), target_(target), pool_(pool), probe_drafts_(probe_drafts), totals_(totals) {}
 
   // Checks one verdict per sampling entry of the plan, in its order. The target is trusted, but may have
   // bugs.
@@ -53,7 +53,7 @@ class Verdicts {
   const ProtocolOptions& options_;
   TargetGroup& target_;
   WorkerPool& pool_;
-  const ShadowDrafts& shadows_;
+  const ProbeDrafts& probe_drafts_;
   Totals& totals_;
 };
 

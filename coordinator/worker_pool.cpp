@@ -74,10 +74,11 @@ std::vector<std::pair<PeerId, std::chrono::milliseconds>> WorkerPool::useless(Cl
   for (auto& [peer, worker] : workers_) {
     const auto is_of_use = worker.is_of_use(now, options_.unload_after);
     if (!is_of_use) continue;
-    auto& rest = rests_[worker.kind()];
-    rest = *is_of_use ? std::chrono::milliseconds(0)
-                      : std::clamp(2 * rest, kFirst * options_.unload_after, kMost * options_.unload_after);
-    if (!*is_of_use) found.emplace_back(peer, rest);
+    auto& unload = unload_pauses_[worker.kind()];
+    unload = *is_of_use
+                 ? std::chrono::milliseconds(0)
+                 : std::clamp(2 * unload, kFirst * options_.unload_after, kMost * options_.unload_after);
+    if (!*is_of_use) found.emplace_back(peer, unload);
   }
   return found;
 }

@@ -118,9 +118,9 @@ class WorkerPool {
   const ProtocolOptions& options_;
   Totals& totals_;
   std::map<PeerId, PoolWorker> workers_;
-  std::map<PeerId, Hello> early_;                           // bounded
-  GoodputByKind goodput_;                                   // of all sequences
-  std::map<DrafterKind, std::chrono::milliseconds> rests_;  // the last of each kind
+  std::map<PeerId, Hello> early_;                                   // bounded
+  GoodputByKind goodput_;                                           // of all sequences
+  std::map<DrafterKind, std::chrono::milliseconds> unload_pauses_;  // the last of each kind
   std::multimap<Generation, PeerId> lives_;
   std::set<PeerId> untold_;
   std::vector<Weight> weights_;  // as last weighed, in the order of the workers

@@ -78,7 +78,7 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
   return not_answered(options);
 }
 
-bool rest_at(Transport& transport, std::chrono::milliseconds pause, const DraftWorkerOptions& options) {
+bool stay_unloaded(Transport& transport, std::chrono::milliseconds pause, const DraftWorkerOptions& options) {
   const auto until = Clock::now() + pause;
   while (Clock::now() < until) {
     if (asked_to_leave(options)) return false;
@@ -189,8 +189,8 @@ void DraftWorker::handle(const Message& message) {
     heard_of_.erase(close->sequence);
   } else if (const auto* welcome = std::get_if<Welcome>(&message); welcome && !welcome->accepted) {
     end_ = refused(*welcome);
-  } else if (const auto* rest = std::get_if<Rest>(&message)) {
-    rest_ = std::chrono::milliseconds(rest->pause_ms);
+  } else if (const auto* unload = std::get_if<Unload>(&message)) {
+    unload_pause_ = std::chrono::milliseconds(unload->pause_ms);
     leaving_ = true;
   } else if (std::holds_alternative<Shutdown>(message)) {
     leaving_ = true;

@@ -39,7 +39,7 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
 
 // Waits for `pause` on the connection of an unloaded worker, without a model. False: the worker must not
 // return, because it got a Shutdown or is asked to leave, or the coordinator is gone.
-bool rest_at(Transport& transport, std::chrono::milliseconds pause, const DraftWorkerOptions& options);
+bool stay_unloaded(Transport& transport, std::chrono::milliseconds pause, const DraftWorkerOptions& options);
 
 class DraftWorker {
  public:
@@ -59,8 +59,8 @@ class DraftWorker {
   bool turn();
   // The reason of the end, when turn() is false: ok after a Shutdown.
   const Status& end() const { return end_; }
-  // The pause, if the worker ended because it was unloaded (rest_at()).
-  std::optional<std::chrono::milliseconds> rest() const { return rest_; }
+  // The pause, if the worker ended because it was unloaded (stay_unloaded()).
+  std::optional<std::chrono::milliseconds> rest() const { return unload_pause_; }
 
   // The two halves of serve(), for callers with a loop of their own. work() does one piece of work, at most a
   // forward pass, and returns false when there is none.
@@ -90,7 +90,7 @@ class DraftWorker {
   Clock::time_point last_sent_{};
   bool leaving_ = false;
   Status end_;  // not ok: refused, or the coordinator is gone
-  std::optional<std::chrono::milliseconds> rest_;
+  std::optional<std::chrono::milliseconds> unload_pause_;
   bool told_full_ = false;
   std::map<SequenceId, Clock::time_point> heard_of_;  // time of the last message, by open sequence
 };

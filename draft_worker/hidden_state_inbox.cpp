@@ -16,17 +16,17 @@ constexpr size_t kMostWaiting = 4096;  // limit of announced transfers without a
 
 }  // namespace
 
-Result<std::unique_ptr<HiddenStateInbox>> HiddenStateInbox::connect(const SliceDoors& doors, RowLinks links,
-                                                                    HeadCompute& compute,
+Result<std::unique_ptr<HiddenStateInbox>> HiddenStateInbox::connect(const SliceEndpoints& endpoints,
+                                                                    RowLinks links, HeadCompute& compute,
                                                                     const HiddenStateInboxOptions& options,
                                                                     std::chrono::milliseconds timeout) {
-  ASSIGN_OR_RETURN(auto door, connect_to_door(doors, 0, timeout));
-  return std::make_unique<HiddenStateInbox>(std::move(door), std::move(links), compute, options);
+  ASSIGN_OR_RETURN(auto endpoint, connect_to_endpoint(endpoints, 0, timeout));
+  return std::make_unique<HiddenStateInbox>(std::move(endpoint), std::move(links), compute, options);
 }
 
-HiddenStateInbox::HiddenStateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadCompute& compute,
+HiddenStateInbox::HiddenStateInbox(std::unique_ptr<Transport> endpoint, RowLinks links, HeadCompute& compute,
                                    const HiddenStateInboxOptions& options)
-    : door_(std::move(door)),
+    : endpoint_(std::move(endpoint)),
       links_(std::move(links)),
       compute_(compute),
       options_(options),
@@ -35,8 +35,8 @@ HiddenStateInbox::HiddenStateInbox(std::unique_ptr<Transport> door, RowLinks lin
 
 Status HiddenStateInbox::offer() {
   ASSIGN_OR_RETURN(const std::string id, links_.new_id());
-  RETURN_IF_ERROR(
-      door_->send(kCoordinatorPeer, LinkOffer{.worker = options_.worker, .id = id, .hidden_states = true}));
+  RETURN_IF_ERROR(endpoint_->send(kCoordinatorPeer,
+                                  LinkOffer{.worker = options_.worker, .id = id, .hidden_states = true}));
   ASSIGN_OR_RETURN(link_, links_.join(id));
   return {};
 }
@@ -45,7 +45,7 @@ void HiddenStateInbox::look() {
   if (!std::exchange(offered_, true))
     if (const Status status = offer(); !status.ok()) give_up(status.message());
   for (int i = 0; i < kMostWords && !ended_; ++i) {
-    const auto incoming = door_->receive(Clock::now());
+    const auto incoming = endpoint_->receive(Clock::now());
     if (!incoming) break;
     if (const auto* transfer = std::get_if<HiddenStateTransfer>(&incoming->message)) announce(*transfer);
     if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(failure->message);
@@ -133,7 +133,7 @@ void HiddenStateInbox::give_up(const std::string& reason) {
   if (std::exchange(ended_, true)) return;
   ready_ = false;
   if (link_) link_->abort(reason);
-  (void)door_->send(kCoordinatorPeer, Failure{reason});
+  (void)endpoint_->send(kCoordinatorPeer, Failure{reason});
   std::erase_if(transfers_, [](const auto& entry) { return !entry.second.here; });
   spdlog::info("rows of states come from the target by sockets: {}", reason);
 }

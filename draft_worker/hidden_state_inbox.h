@@ -25,13 +25,13 @@ struct HiddenStateInboxOptions {
 class HiddenStateInbox {
  public:
   // Connects to the leader's endpoint, within `timeout`.
-  static Result<std::unique_ptr<HiddenStateInbox>> connect(const SliceDoors& doors, RowLinks links,
+  static Result<std::unique_ptr<HiddenStateInbox>> connect(const SliceEndpoints& endpoints, RowLinks links,
                                                            HeadCompute& compute,
                                                            const HiddenStateInboxOptions& options,
                                                            std::chrono::milliseconds timeout);
-  // `door`: connected to the leader's endpoint. `compute`: on the device that receives the rows; must outlive
-  // the inbox.
-  HiddenStateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadCompute& compute,
+  // `endpoint`: connected to the leader's endpoint. `compute`: on the device that receives the rows; must
+  // outlive the inbox.
+  HiddenStateInbox(std::unique_ptr<Transport> endpoint, RowLinks links, HeadCompute& compute,
                    const HiddenStateInboxOptions& options);
 
   // Handles messages of the leader, and arrived rows. The first call offers the link. Until it is ready both
@@ -71,7 +71,7 @@ class HiddenStateInbox {
   void bring_home(Transfer& transfer);
   void give_up(const std::string& reason);
 
-  const std::unique_ptr<Transport> door_;
+  const std::unique_ptr<Transport> endpoint_;
   const RowLinks links_;
   HeadCompute& compute_;
   const HiddenStateInboxOptions options_;

@@ -35,16 +35,16 @@ void RowSender::drop(SequenceId sequence) {
   if (Slot* const slot = kept_for(sequence)) slot->sequence.reset();
 }
 
-bool RowSender::send(Draft& draft, Doors doors) {
-  Slot* const slot = is_ready(doors) ? filled_slot(draft) : nullptr;
-  if (slot && pass(draft, *slot, doors)) return true;
+bool RowSender::send(Draft& draft, Endpoints endpoints) {
+  Slot* const slot = is_ready(endpoints) ? filled_slot(draft) : nullptr;
+  if (slot && pass(draft, *slot, endpoints)) return true;
   bring_home(draft);
   drop(draft.sequence);
   return false;
 }
 
-bool RowSender::pass(const Draft& draft, Slot& slot, Doors doors) {
-  if (!announce(draft, slot, doors)) {
+bool RowSender::pass(const Draft& draft, Slot& slot, Endpoints endpoints) {
+  if (!announce(draft, slot, endpoints)) {
     give_up("a rank did not take the news of a transfer");
     return false;
   }
@@ -58,13 +58,13 @@ bool RowSender::pass(const Draft& draft, Slot& slot, Doors doors) {
 }
 
 // Ranks send only failures; a rank that keeps sending is ignored after a limit.
-bool RowSender::is_ready(Doors doors) {
+bool RowSender::is_ready(Endpoints endpoints) {
   if (!std::exchange(offered_, true))
-    if (const Status status = offer(doors); !status.ok()) give_up(status.message());
+    if (const Status status = offer(endpoints); !status.ok()) give_up(status.message());
   constexpr int kMostWords = 16;
-  for (const auto& door : doors)
+  for (const auto& endpoint : endpoints)
     for (int i = 0; i < kMostWords; ++i) {
-      const auto incoming = door->receive(Clock::now());
+      const auto incoming = endpoint->receive(Clock::now());
       if (!incoming) break;
       if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(failure->message);
     }
@@ -74,10 +74,10 @@ bool RowSender::is_ready(Doors doors) {
   return state == LinkState::kReady;
 }
 
-Status RowSender::offer(Doors doors) {
+Status RowSender::offer(Endpoints endpoints) {
   ASSIGN_OR_RETURN(const std::string id, links_.new_id());
-  for (const auto& door : doors)
-    RETURN_IF_ERROR(door->send(kCoordinatorPeer, LinkOffer{.worker = worker_, .id = id}));
+  for (const auto& endpoint : endpoints)
+    RETURN_IF_ERROR(endpoint->send(kCoordinatorPeer, LinkOffer{.worker = worker_, .id = id}));
   slots_.resize(static_cast<size_t>(links_.slots));
   ASSIGN_OR_RETURN(link_, links_.join(id));
   return {};
@@ -146,7 +146,7 @@ void RowSender::bring_home(Draft& draft) {
   }
 }
 
-bool RowSender::announce(const Draft& draft, const Slot& slot, Doors doors) {
+bool RowSender::announce(const Draft& draft, const Slot& slot, Endpoints endpoints) {
   auto& transfer = std::get<QTransfer>(message_);
   transfer.sequence = draft.sequence;
   transfer.round = draft.round;
@@ -158,8 +158,8 @@ bool RowSender::announce(const Draft& draft, const Slot& slot, Doors doors) {
     transfer.sums.push_back(row.sum);
     transfer.drafted.push_back(row.drawn);
   }
-  return std::all_of(doors.begin(), doors.end(),
-                     [&](const auto& door) { return door->send(kCoordinatorPeer, message_).ok(); });
+  return std::all_of(endpoints.begin(), endpoints.end(),
+                     [&](const auto& endpoint) { return endpoint->send(kCoordinatorPeer, message_).ok(); });
 }
 
 }  // namespace outrider

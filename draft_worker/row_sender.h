@@ -26,17 +26,17 @@ class RowSender {
   void settle();
   void drop(SequenceId sequence);  // drops rows of a draft that will not be sent
 
-  // `doors`: the endpoints of all ranks. False: nothing was sent, or some rank may have heard of a transfer
-  // that will not happen. Rows that had stayed on the device are in the draft then.
-  bool send(Draft& draft, std::span<const std::unique_ptr<Transport>> doors);
+  // `endpoints`: the endpoints of all ranks. False: nothing was sent, or some rank may have heard of a
+  // transfer that will not happen. Rows that had stayed on the device are in the draft then.
+  bool send(Draft& draft, std::span<const std::unique_ptr<Transport>> endpoints);
   // Bytes of rows sent so far.
   int64_t bytes() const { return bytes_; }
   int64_t vocab_size() const { return vocab_size_; }
 
  private:
-  using Doors = std::span<const std::unique_ptr<Transport>>;
-  Status offer(Doors doors);
-  bool is_ready(Doors doors);
+  using Endpoints = std::span<const std::unique_ptr<Transport>>;
+  Status offer(Endpoints endpoints);
+  bool is_ready(Endpoints endpoints);
   // A draft that is being made, or a current transfer.
   struct Slot {
     std::optional<SequenceId> sequence;  // that it is reserved for
@@ -49,8 +49,8 @@ class RowSender {
   Slot* filled_slot(Draft& draft);
   bool pack(const Draft& draft, Slot& slot);
   void bring_home(Draft& draft);
-  bool pass(const Draft& draft, Slot& slot, Doors doors);
-  bool announce(const Draft& draft, const Slot& slot, Doors doors);
+  bool pass(const Draft& draft, Slot& slot, Endpoints endpoints);
+  bool announce(const Draft& draft, const Slot& slot, Endpoints endpoints);
   int32_t index_of(const Slot& slot) const { return static_cast<int32_t>(&slot - slots_.data()); }
   void give_up(const std::string& reason);
 

@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-ZmqOptions door_options(const SliceDoors& slices, std::chrono::milliseconds timeout) {
+ZmqOptions endpoint_options(const SliceEndpoints& slices, std::chrono::milliseconds timeout) {
   ZmqOptions zmq;
   zmq.cluster = slices.cluster;
   zmq.connect_timeout = timeout;
@@ -36,13 +36,14 @@ bool pack_slice(std::span<const QRow> rows, IndexRange range, std::vector<uint16
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> connect_to_door(const SliceDoors& doors, size_t rank,
-                                                   std::chrono::milliseconds timeout) {
-  if (rank >= doors.of_rank.size()) return malformed(fmt::format("the target has no door of rank {}", rank));
-  return make_zmq_client(doors.of_rank[rank].endpoint, door_options(doors, timeout));
+Result<std::unique_ptr<Transport>> connect_to_endpoint(const SliceEndpoints& endpoints, size_t rank,
+                                                       std::chrono::milliseconds timeout) {
+  if (rank >= endpoints.of_rank.size())
+    return malformed(fmt::format("the target has no door of rank {}", rank));
+  return make_zmq_client(endpoints.of_rank[rank].endpoint, endpoint_options(endpoints, timeout));
 }
 
-Result<SliceSender> SliceSender::connect(const SliceDoors& slices, int64_t vocab_size, Generation worker,
+Result<SliceSender> SliceSender::connect(const SliceEndpoints& slices, int64_t vocab_size, Generation worker,
                                          std::chrono::milliseconds timeout) {
   std::vector<std::unique_ptr<Transport>> ranks;
   const auto deadline = Clock::now() + timeout;
@@ -50,7 +51,7 @@ Result<SliceSender> SliceSender::connect(const SliceDoors& slices, int64_t vocab
     return malformed(fmt::format("the target has doors for {} ranks", slices.of_rank.size()));
   for (size_t r = 0; r < slices.of_rank.size(); ++r) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    ASSIGN_OR_RETURN(auto rank, connect_to_door(slices, r, left));
+    ASSIGN_OR_RETURN(auto rank, connect_to_endpoint(slices, r, left));
     ranks.push_back(std::move(rank));
   }
   return SliceSender(std::move(ranks), vocab_size, worker);

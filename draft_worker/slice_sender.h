@@ -11,14 +11,14 @@
 namespace outrider {
 
 // Connects to the endpoint of one rank.
-Result<std::unique_ptr<Transport>> connect_to_door(const SliceDoors& doors, size_t rank,
-                                                   std::chrono::milliseconds timeout);
+Result<std::unique_ptr<Transport>> connect_to_endpoint(const SliceEndpoints& endpoints, size_t rank,
+                                                       std::chrono::milliseconds timeout);
 
 class SliceSender {
  public:
   // Connects to every endpoint of `slices`, within `timeout`. `vocab_size`: of the target. `worker`: as in
   // its Hello.
-  static Result<SliceSender> connect(const SliceDoors& slices, int64_t vocab_size, Generation worker,
+  static Result<SliceSender> connect(const SliceEndpoints& slices, int64_t vocab_size, Generation worker,
                                      std::chrono::milliseconds timeout);
   // Sends over these transports, which are connected to the endpoints of the ranks.
   SliceSender(std::vector<std::unique_ptr<Transport>> ranks, int64_t vocab_size, Generation worker)

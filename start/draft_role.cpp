@@ -65,7 +65,7 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
   while (true) {
     ASSIGN_OR_RETURN(const Pause pause,
                      live_once(settings, prepared, threads, ranks, transport, loaded, lend));
-    if (!pause || !rest_at(transport, *pause, {})) return {};
+    if (!pause || !stay_unloaded(transport, *pause, {})) return {};
   }
 }
 

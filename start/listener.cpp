@@ -92,18 +92,19 @@ Result<std::unique_ptr<Transport>> open(const ClusterSettings& settings, const P
 Result<std::unique_ptr<Transport>> open_to_targets(const ClusterSettings& settings,
                                                    const Preparation& prepared, InprocHub& inside) {
   const PoolSettings& pool = settings.pool;
-  std::vector<DoorAt> doors{{.door = Door::kTargets, .endpoint = pool.listen_targets, .zmq = {}}};
-  ASSIGN_OR_RETURN(doors[0].zmq.curve,
+  std::vector<ZoneEndpoint> endpoints{
+      {.zone = TrustZone::kTargets, .endpoint = pool.listen_targets, .zmq = {}}};
+  ASSIGN_OR_RETURN(endpoints[0].zmq.curve,
                    listener_keys(pool, "--allowed-target-keys", pool.allowed_target_keys));
   if (!pool.listen.empty()) {
     ASSIGN_OR_RETURN(const ZmqOptions zmq, listener_options(settings, prepared));
-    doors.push_back({.door = Door::kOutside, .endpoint = pool.listen, .zmq = zmq});
+    endpoints.push_back({.zone = TrustZone::kOutside, .endpoint = pool.listen, .zmq = zmq});
   }
-  auto end = make_joined_end(inside, doors);
+  auto end = make_joined_end(inside, endpoints);
   if (!end.ok())
     return end.status().in(pool.listen.empty() ? "--listen-targets" : "--listen-targets, --listen");
-  tell_where_targets_join(settings, doors[0].endpoint);
-  if (!pool.listen.empty()) tell_where_to_join(pool, doors[1].endpoint);
+  tell_where_targets_join(settings, endpoints[0].endpoint);
+  if (!pool.listen.empty()) tell_where_to_join(pool, endpoints[1].endpoint);
   return end;
 }
 

@@ -166,7 +166,8 @@ Status look_after_drafter(const ClusterSettings& settings, const Preparation& pr
 // Collective over the target group. Opens the endpoints for dense rows of q, one for each rank's slice, and
 // for announcements of hidden states from the leader's GPU to workers with a head. An emulated link applies
 // to the coordinator's connections, so with one everything goes through the coordinator.
-OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank) {
+OpenSliceEndpoint open_endpoints(const ClusterSettings& settings, const Preparation& prepared,
+                                 RankContext& rank) {
   const auto q = parse_q_format(settings.speculation.q_format);
   const bool is_dense = q.ok() && q->kind == QKind::kDense;
   const bool tells_hidden_states =
@@ -177,7 +178,7 @@ OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& pre
   constexpr int64_t kHeaders = 4096;
   constexpr int kMostTransfers = 64;  // of hidden states, announced to a worker that has not polled
   const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
-  return open_slice_doors(
+  return open_slice_endpoints(
       *rank.collectives,
       {.host = rank.host,
        .encrypted = rank.curve.has_value(),
@@ -381,7 +382,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
       rank.self.role == Role::kDraft
           ? look_after_drafter(rank_settings, *prepared, rank, threads)
           : run_target_rank(rank_settings, *prepared, threads, *rank.collectives, rank.transport.get(), {},
-                            nullptr, open_doors(rank_settings, *prepared, rank), rank.self.group);
+                            nullptr, open_endpoints(rank_settings, *prepared, rank), rank.self.group);
   if (!status.ok() && !is_spared(status, rank)) end_job(status.message());
   if (!status.ok())
     tell_error(fmt::format("{}: its {} is lost: {}", thread_role(),

@@ -1,7 +1,7 @@
 // The roles of a run, in any place: threads of one process, or processes of one mpirun.
 #pragma once
 
-#include "cluster/slice_doors.h"
+#include "cluster/slice_endpoints.h"
 #include "comm/collectives.h"
 #include "comm/transport.h"
 #include "start/prepare.h"
@@ -30,11 +30,11 @@ struct Loaded {
 };
 
 // Each role loads its model, unless it is given one, and serves until its Shutdown. An error was also
-// reported to the coordinator. `transport`: of the target, on the leader only. `door`: the endpoint for
+// reported to the coordinator. `transport`: of the target, on the leader only. `endpoint`: the endpoint for
 // slices of q. Drafters without a model need no weights.
 Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded = {},
-                       const Lend& lend = nullptr, OpenSliceDoor door = {}, int target_group = 0);
+                       const Lend& lend = nullptr, OpenSliceEndpoint endpoint = {}, int target_group = 0);
 struct JoinedLife {
   std::function<bool()> asked_to_leave;
   std::function<void()> on_joined;  // on the leader

@@ -20,31 +20,32 @@ std::string linkable_gpu(const Device& device) {
   return gpu.ok() ? *gpu : "";
 }
 
-bool ranks_have_links(const SliceDoors& doors) { return may_link(doors, "a device of nobody"); }
+bool ranks_have_links(const SliceEndpoints& endpoints) { return may_link(endpoints, "a device of nobody"); }
 
-bool may_link(const SliceDoors& doors, const std::string& gpu) {
+bool may_link(const SliceEndpoints& endpoints, const std::string& gpu) {
   std::set<std::string> taken{"", gpu};
-  return !gpu.empty() && !doors.of_rank.empty() &&
-         std::all_of(doors.of_rank.begin(), doors.of_rank.end(),
-                     [&](const SliceDoor& door) { return taken.insert(door.gpu).second; });
+  return !gpu.empty() && !endpoints.of_rank.empty() &&
+         std::all_of(
+             endpoints.of_rank.begin(), endpoints.of_rank.end(),
+             [&](const SliceEndpoint& rank_endpoint) { return taken.insert(rank_endpoint.gpu).second; });
 }
 
-bool on_one_host(const SliceDoors& doors, const std::string& gpu) {
+bool on_one_host(const SliceEndpoints& endpoints, const std::string& gpu) {
   const std::string host = gpu.substr(0, gpu.find('/') + 1);
-  return std::all_of(doors.of_rank.begin(), doors.of_rank.end(),
-                     [&](const SliceDoor& door) { return door.gpu.starts_with(host); });
+  return std::all_of(endpoints.of_rank.begin(), endpoints.of_rank.end(),
+                     [&](const SliceEndpoint& rank_endpoint) { return rank_endpoint.gpu.starts_with(host); });
 }
 
-Result<RowLinks> make_links(const Device& device, const SliceDoors& doors, int64_t vocab_size, int rank,
-                            int drafts) {
+Result<RowLinks> make_links(const Device& device, const SliceEndpoints& endpoints, int64_t vocab_size,
+                            int rank, int drafts) {
   RowLinkOptions end{.bounds = {0}, .rank = 1 + rank, .rows = kRows, .slots = drafts};
-  const auto ranks = static_cast<int>(doors.of_rank.size());
+  const auto ranks = static_cast<int>(endpoints.of_rank.size());
   for (int r = 0; r < ranks; ++r) end.bounds.push_back(vocab_range(vocab_size, {r, ranks}).end);
   return cuda::nccl_row_links(device.index, end);
 }
 
-bool may_link_hidden_states(const SliceDoors& doors, const std::string& gpu) {
-  return !doors.of_rank.empty() && may_link({.of_rank = {doors.of_rank.front()}}, gpu);
+bool may_link_hidden_states(const SliceEndpoints& endpoints, const std::string& gpu) {
+  return !endpoints.of_rank.empty() && may_link({.of_rank = {endpoints.of_rank.front()}}, gpu);
 }
 
 Result<RowLinks> make_hidden_state_sender(const Device& device, int64_t width) {

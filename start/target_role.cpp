@@ -26,10 +26,10 @@ bool takes_slices(const RoleSettings& settings) {
 
 // Empty: rows come to the rank's endpoint.
 RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared, int rank,
-                       const SliceDoors& doors) {
-  if (!takes_slices(settings) || !ranks_have_links(doors)) return {};
+                       const SliceEndpoints& endpoints) {
+  if (!takes_slices(settings) || !ranks_have_links(endpoints)) return {};
   const ModelSettings& models = settings.models;
-  auto links = make_links(device_of_worker(models, rank), doors, prepared.target_info.vocab_size, rank,
+  auto links = make_links(device_of_worker(models, rank), endpoints, prepared.target_info.vocab_size, rank,
                           models.max_num_seqs + 1);
   if (links.ok()) return std::move(links).value();
   spdlog::warn("rows of q will not come from device to device: {}", links.status().message());
@@ -38,8 +38,8 @@ RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared
 
 // The leader's links to draft workers with a head. Empty: hidden states travel in results.
 RowLinks links_of_hidden_states(const ModelSettings& models, const TargetOptions& target,
-                                const SliceDoors& doors) {
-  if (!target.hidden_states || doors.of_rank.empty() || doors.of_rank.front().gpu.empty()) return {};
+                                const SliceEndpoints& endpoints) {
+  if (!target.hidden_states || endpoints.of_rank.empty() || endpoints.of_rank.front().gpu.empty()) return {};
   auto links = make_hidden_state_sender(device_of_worker(models, 0), target.hidden_state_width);
   if (links.ok()) return std::move(links).value();
   spdlog::warn("rows of states will not go from device to device: {}", links.status().message());
@@ -120,7 +120,7 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
 
 Status serve_target(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                     Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
-                    OpenSliceDoor door, int target_group, const JoinedLife& life = {}) {
+                    OpenSliceEndpoint endpoint, int target_group, const JoinedLife& life = {}) {
   const IndexRange ids =
       vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
   LoadedTarget own;
@@ -151,16 +151,16 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
     target.trees = true;  // the run that it joins decides
   }
   RETURN_IF_ERROR(add_head(settings, prepared, threads, group, target_group, *loaded.model, target));
-  if (door.own)
+  if (endpoint.own)
     target.slice_inbox = std::make_shared<SliceInbox>(
-        std::move(door.own),
+        std::move(endpoint.own),
         SliceSlotsOptions{.range = ids,
                           .rank = group.rank(),
                           .sequences = settings.models.max_num_seqs,
                           .rows = takes_slices(settings) ? kMaxSpeculativeTokens : 0},
-        links_of_rank(settings, prepared, group.rank(), door.all),
-        links_of_hidden_states(settings.models, target, door.all));
-  target.slices = std::move(door.all);
+        links_of_rank(settings, prepared, group.rank(), endpoint.all),
+        links_of_hidden_states(settings.models, target, endpoint.all));
+  target.slices = std::move(endpoint.all);
   target.head = std::move(loaded.head);
   if (transport && loaded.model->threads() < threads.cores) transport->keep_looking(kBetweenPlans);
   TargetWorker worker(*loaded.model, group, std::move(target));
@@ -179,14 +179,14 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
 
 Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
-                       OpenSliceDoor door, int target_group) {
+                       OpenSliceEndpoint endpoint, int target_group) {
   set_thread_role(settings.models.data_parallel_size == 1
                       ? fmt::format("target/{}", group.rank())
                       : fmt::format("target/{}.{}", target_group, group.rank()));
   Status status;
   try {
     status = serve_target(settings, prepared, threads, group, transport, std::move(loaded), lend,
-                          std::move(door), target_group);
+                          std::move(endpoint), target_group);
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));
   }

@@ -14,7 +14,7 @@ bool HiddenStateLink::takes(int64_t transfers) {
 
 // A queue that is full has taken nothing.
 uint64_t HiddenStateLink::send(int32_t rows) {
-  const Status status = door_.send(worker_, HiddenStateTransfer{.number = sent_ + 1, .rows = rows});
+  const Status status = endpoint_.send(worker_, HiddenStateTransfer{.number = sent_ + 1, .rows = rows});
   if (status.code() == StatusCode::kUnavailable) end(status.message());
   if (!status.ok()) return 0;
   (void)rows_->accepts();  // the transfer before it is on its way
@@ -32,7 +32,7 @@ void HiddenStateLink::end(const std::string& reason) {
   if (std::exchange(ended_, true)) return;
   rows_->abort(reason);
   spdlog::info("rows of states go to a draft worker by sockets: {}", reason);
-  (void)door_.send(worker_, Failure{reason});
+  (void)endpoint_.send(worker_, Failure{reason});
 }
 
 void HiddenStateLinks::join(const LinkOffer& offer, PeerId from) {
@@ -40,13 +40,14 @@ void HiddenStateLinks::join(const LinkOffer& offer, PeerId from) {
   // A worker has one link. Those who went without a word make room.
   for (auto& [worker, link] : of_worker_) {
     if (link.worker() == from) link.end("the worker offers another one");
-    if (door_.send(link.worker(), Heartbeat{}).code() == StatusCode::kUnavailable)
+    if (endpoint_.send(link.worker(), Heartbeat{}).code() == StatusCode::kUnavailable)
       link.end("the worker is gone");
   }
-  if (!links_.join) return (void)door_.send(from, Failure{"this rank sends no rows from device to device"});
+  if (!links_.join)
+    return (void)endpoint_.send(from, Failure{"this rank sends no rows from device to device"});
   auto joined = links_.join(offer.id);
-  if (!joined.ok()) return (void)door_.send(from, Failure{joined.status().message()});
-  of_worker_.try_emplace(offer.worker, from, std::move(joined).value(), links_, door_);
+  if (!joined.ok()) return (void)endpoint_.send(from, Failure{joined.status().message()});
+  of_worker_.try_emplace(offer.worker, from, std::move(joined).value(), links_, endpoint_);
 }
 
 void HiddenStateLinks::refuse(PeerId from, const std::string& reason) {

@@ -9,11 +9,15 @@
 
 namespace outrider {
 
-// The link to one worker, which has connected to the endpoint `door`.
+// The link to one worker, which has connected to `endpoint`.
 class HiddenStateLink {
  public:
-  HiddenStateLink(PeerId worker, std::unique_ptr<RowLink> rows, const RowLinks& links, Transport& door)
-      : worker_(worker), rows_(std::move(rows)), most_rows_(links.rows), slots_(links.slots), door_(door) {}
+  HiddenStateLink(PeerId worker, std::unique_ptr<RowLink> rows, const RowLinks& links, Transport& endpoint)
+      : worker_(worker),
+        rows_(std::move(rows)),
+        most_rows_(links.rows),
+        slots_(links.slots),
+        endpoint_(endpoint) {}
 
   PeerId worker() const { return worker_; }
   int32_t most_rows() const { return most_rows_; }  // of a transfer
@@ -33,7 +37,7 @@ class HiddenStateLink {
   const PeerId worker_;
   const std::unique_ptr<RowLink> rows_;
   const int32_t most_rows_, slots_;
-  Transport& door_;
+  Transport& endpoint_;
   uint64_t sent_ = 0;         // transfers
   uint64_t sent_before_ = 0;  // transfers of earlier plans
   bool ended_ = false;
@@ -41,8 +45,8 @@ class HiddenStateLink {
 
 class HiddenStateLinks {
  public:
-  // The endpoint `door` must outlive this object.
-  HiddenStateLinks(RowLinks links, Transport& door) : links_(std::move(links)), door_(door) {}
+  // `endpoint` must outlive this object.
+  HiddenStateLinks(RowLinks links, Transport& endpoint) : links_(std::move(links)), endpoint_(endpoint) {}
 
   // A worker's offer, which ends the link it had.
   void join(const LinkOffer& offer, PeerId from);
@@ -55,7 +59,7 @@ class HiddenStateLinks {
 
  private:
   const RowLinks links_;
-  Transport& door_;
+  Transport& endpoint_;
   std::map<Generation, HiddenStateLink> of_worker_;
 };
 

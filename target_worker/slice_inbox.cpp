@@ -13,11 +13,11 @@ constexpr int kMostMessages = 4096;
 void SliceInbox::look() {
   links_.forget_ended();
   for (int i = 0; i < kMostMessages; ++i) {
-    auto incoming = door_->receive(Clock::now());
+    auto incoming = endpoint_->receive(Clock::now());
     if (!incoming) break;
     take(*incoming);
   }
-  links_.look(*door_, slots_);
+  links_.look(*endpoint_, slots_);
   hidden_states_.look();
 }
 
@@ -27,7 +27,7 @@ void SliceInbox::gather(std::span<const PlanEntry> entries, Collectives& group, 
   group.all_reduce_sum(slots_.tally(entries));
   slots_.settle(entries, group.size(), sliced);
   for (size_t e = 0; e < entries.size(); ++e)
-    if (sliced[e].link_lost) links_.end(entries[e].worker, *door_, slots_);
+    if (sliced[e].link_lost) links_.end(entries[e].worker, *endpoint_, slots_);
 }
 
 // Links are asked again and again: nothing wakes who waits for them.
@@ -35,9 +35,9 @@ bool SliceInbox::collect(std::span<const PlanEntry> entries, Clock::time_point d
   constexpr int kSpins = 200;
   constexpr std::chrono::microseconds kPause{20};
   for (int i = 0, late = 0; !slots_.complete(entries); ++i) {
-    if (has_links_) links_.look(*door_, slots_);
+    if (has_links_) links_.look(*endpoint_, slots_);
     const auto now = Clock::now();
-    auto incoming = door_->receive(has_links_ ? now : deadline);
+    auto incoming = endpoint_->receive(has_links_ ? now : deadline);
     if (incoming) take(*incoming);
     if (incoming ? now >= deadline && ++late > kMostMessages : now >= deadline || !has_links_)
       return slots_.complete(entries);
@@ -54,12 +54,12 @@ void SliceInbox::end_links() {
 void SliceInbox::take(Incoming& incoming) {
   if (auto* const slice = std::get_if<QSlice>(&incoming.message)) {
     slots_.put(*slice);
-    door_->recycle(std::move(*slice));
+    endpoint_->recycle(std::move(*slice));
   } else if (const auto* offer = std::get_if<LinkOffer>(&incoming.message)) {
     offer->hidden_states ? hidden_states_.join(*offer, incoming.peer)
-                         : links_.join(*offer, incoming.peer, *door_, slots_);
+                         : links_.join(*offer, incoming.peer, *endpoint_, slots_);
   } else if (const auto* transfer = std::get_if<QTransfer>(&incoming.message)) {
-    links_.receive(*transfer, incoming.peer, *door_, slots_);
+    links_.receive(*transfer, incoming.peer, *endpoint_, slots_);
   } else if (const auto* failure = std::get_if<Failure>(&incoming.message)) {
     hidden_states_.refuse(incoming.peer, failure->message);
   }

@@ -16,16 +16,16 @@ namespace outrider {
 
 class SliceInbox {
  public:
-  // `door`: the endpoint to which draft workers connect. `links`: from their devices to this rank's, with one
-  // slot more than there are sequences; empty: no links. `hidden_states`: from the leader's device to theirs;
-  // empty: no links.
-  SliceInbox(std::unique_ptr<Transport> door, const SliceSlotsOptions& options, RowLinks links = {},
+  // `endpoint`: the endpoint to which draft workers connect. `links`: from their devices to this rank's, with
+  // one slot more than there are sequences; empty: no links. `hidden_states`: from the leader's device to
+  // theirs; empty: no links.
+  SliceInbox(std::unique_ptr<Transport> endpoint, const SliceSlotsOptions& options, RowLinks links = {},
              RowLinks hidden_states = {})
-      : door_(std::move(door)),
+      : endpoint_(std::move(endpoint)),
         slots_(options),
         has_links_(links.join || hidden_states.join),
         links_(std::move(links)),
-        hidden_states_(std::move(hidden_states), *door_) {}
+        hidden_states_(std::move(hidden_states), *endpoint_) {}
 
   // Forgets slices of earlier plans. Takes all messages that have arrived, including dropped drafts, so that
   // no worker's transfers wait for long, and link offers that cannot be accepted, so that they are refused at
@@ -47,7 +47,7 @@ class SliceInbox {
  private:
   void take(Incoming& incoming);
 
-  const std::unique_ptr<Transport> door_;
+  const std::unique_ptr<Transport> endpoint_;
   SliceSlots slots_;
   const bool has_links_;
   SliceLinks links_;

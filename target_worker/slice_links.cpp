@@ -8,42 +8,43 @@
 
 namespace outrider {
 
-void SliceLinks::join(const LinkOffer& offer, PeerId from, Transport& door, SliceSlots& slots) {
+void SliceLinks::join(const LinkOffer& offer, PeerId from, Transport& endpoint, SliceSlots& slots) {
   if (of_worker_.contains(offer.worker)) return;
   // A worker has one link. Those who went without a word make room.
   for (auto& [worker, link] : of_worker_)
-    if (!link.ended && link.worker == from) end(link, "the worker offers another one", door, slots);
+    if (!link.ended && link.worker == from) end(link, "the worker offers another one", endpoint, slots);
   for (auto& [worker, link] : of_worker_)
-    if (!link.ended && door.send(link.worker, Heartbeat{}).code() == StatusCode::kUnavailable)
-      end(link, "the worker is gone", door, slots);
-  if (!links_.join) return (void)door.send(from, Failure{"this rank takes no rows from device to device"});
+    if (!link.ended && endpoint.send(link.worker, Heartbeat{}).code() == StatusCode::kUnavailable)
+      end(link, "the worker is gone", endpoint, slots);
+  if (!links_.join)
+    return (void)endpoint.send(from, Failure{"this rank takes no rows from device to device"});
   auto joined = links_.join(offer.id);
   if (!joined.ok()) {
-    (void)door.send(from, Failure{joined.status().message()});
+    (void)endpoint.send(from, Failure{joined.status().message()});
     return;
   }
   of_worker_[offer.worker] = {.worker = from, .rows = std::move(joined).value()};
 }
 
-void SliceLinks::receive(const QTransfer& transfer, PeerId from, Transport& door, SliceSlots& slots) {
+void SliceLinks::receive(const QTransfer& transfer, PeerId from, Transport& endpoint, SliceSlots& slots) {
   const auto at = of_worker_.find(transfer.worker);
   if (at == of_worker_.end() || at->second.ended || at->second.worker != from) {
     slots.arrived(slots.announce(transfer), transfer, nullptr);
-    (void)door.send(from, Failure{"there is no link"});
+    (void)endpoint.send(from, Failure{"there is no link"});
     return;
   }
   Link& link = at->second;
   if (const Status status = check(transfer, links_.rows); !status.ok())
-    return end(link, status.message(), door, slots);
+    return end(link, status.message(), endpoint, slots);
   if (transfer.number != ++link.announced)
-    return end(link, fmt::format("q_transfer: number is {}, not {}", transfer.number, link.announced), door,
-               slots);
+    return end(link, fmt::format("q_transfer: number is {}, not {}", transfer.number, link.announced),
+               endpoint, slots);
   const int32_t slot = slots.announce(transfer);
   link.rows->transfer(slot, static_cast<int32_t>(transfer.sums.size()));
   link.expected.push_back({transfer, slot});
 }
 
-void SliceLinks::look(Transport& door, SliceSlots& slots) {
+void SliceLinks::look(Transport& endpoint, SliceSlots& slots) {
   for (auto& [worker, link] : of_worker_) {
     if (link.ended) continue;
     const LinkState state = link.rows->state();
@@ -52,22 +53,22 @@ void SliceLinks::look(Transport& door, SliceSlots& slots) {
       slots.arrived(first.slot, first.transfer, link.rows->slot(first.slot));
       link.expected.pop_front();
     }
-    if (state == LinkState::kBroken) end(link, link.rows->reason(), door, slots);
+    if (state == LinkState::kBroken) end(link, link.rows->reason(), endpoint, slots);
   }
 }
 
-void SliceLinks::end(Generation worker, Transport& door, SliceSlots& slots) {
+void SliceLinks::end(Generation worker, Transport& endpoint, SliceSlots& slots) {
   const auto at = of_worker_.find(worker);
   if (at != of_worker_.end() && !at->second.ended)
-    end(at->second, "some rank did not get its rows in time", door, slots);
+    end(at->second, "some rank did not get its rows in time", endpoint, slots);
 }
 
-void SliceLinks::end(Link& link, const std::string& reason, Transport& door, SliceSlots& slots) {
+void SliceLinks::end(Link& link, const std::string& reason, Transport& endpoint, SliceSlots& slots) {
   link.rows->abort(reason);
   link.ended = true;
   for (const Expected& lost : link.expected) slots.arrived(lost.slot, lost.transfer, nullptr);
   spdlog::info("a draft worker's rows no longer come from device to device: {}", reason);
-  (void)door.send(link.worker, Failure{reason});
+  (void)endpoint.send(link.worker, Failure{reason});
 }
 
 void SliceLinks::forget_ended() {

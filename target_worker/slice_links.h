@@ -16,14 +16,14 @@ class SliceLinks {
   explicit SliceLinks(RowLinks links) : links_(std::move(links)) {}
 
   // Takes a worker's offer, which ends the link it had, and its transfers in order. `from` is the worker's
-  // peer id at the endpoint `door`. The worker is informed if the link ends, or if there is no link.
-  void join(const LinkOffer& offer, PeerId from, Transport& door, SliceSlots& slots);
-  void receive(const QTransfer& transfer, PeerId from, Transport& door, SliceSlots& slots);
+  // peer id at `endpoint`. The worker is informed if the link ends, or if there is no link.
+  void join(const LinkOffer& offer, PeerId from, Transport& endpoint, SliceSlots& slots);
+  void receive(const QTransfer& transfer, PeerId from, Transport& endpoint, SliceSlots& slots);
 
   // Tells the slots what has arrived, and what will not.
-  void look(Transport& door, SliceSlots& slots);
+  void look(Transport& endpoint, SliceSlots& slots);
   // Ends the link of a worker that is of no use to other ranks any more.
-  void end(Generation worker, Transport& door, SliceSlots& slots);
+  void end(Generation worker, Transport& endpoint, SliceSlots& slots);
   void end_all() { of_worker_.clear(); }
   // Links that ended. What came by them is overwritten from now on.
   void forget_ended();
@@ -40,7 +40,7 @@ class SliceLinks {
     std::deque<Expected> expected;     // those that are not done
     bool ended = false;
   };
-  void end(Link& link, const std::string& reason, Transport& door, SliceSlots& slots);
+  void end(Link& link, const std::string& reason, Transport& endpoint, SliceSlots& slots);
 
   const RowLinks links_;
   std::map<Generation, Link> of_worker_;

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/messages/doors.h"
+#include "comm/messages/row_transfers.h"
 #include "comm/messages/verifying.h"
 #include "transformer/model/shard.h"
 

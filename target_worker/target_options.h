@@ -28,7 +28,7 @@ struct TargetOptions {
   // The inbox for this rank's slices of q; null on all ranks: slices are not accepted. `slices`: endpoints of
   // all ranks' inboxes, for the leader's Hello.
   std::shared_ptr<SliceInbox> slice_inbox;
-  SliceDoors slices;
+  SliceEndpoints slices;
   // The draft model's output head with this rank's ids, so that q may come as hidden states. On all ranks or
   // on none.
   std::shared_ptr<const DraftHead> head;

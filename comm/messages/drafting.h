@@ -95,7 +95,7 @@ struct HiddenStateRows {
 
 // Unloads the worker, because its drafts have not paid for long: it frees its memory, forgets its sequences,
 // and says Hello again after the pause.
-struct Rest {
+struct Unload {
   int64_t pause_ms = 0;
 };
 

@@ -25,14 +25,14 @@ struct ModelInfo {
 };
 
 // A target rank's endpoint for its slice of dense draft distributions.
-struct SliceDoor {
+struct SliceEndpoint {
   std::string endpoint;
   std::string gpu;  // GPU and host, if rows may also come from device to device (comm/row_link.h)
 };
 // The endpoints of all ranks, in rank order, and the keys for sending there. Empty: q travels in Draft and
 // StepPlan.
-struct SliceDoors {
-  std::vector<SliceDoor> of_rank;
+struct SliceEndpoints {
+  std::vector<SliceEndpoint> of_rank;
   uint64_t cluster = 0;                // cluster id of the frames
   std::string server_key;              // CURVE, one for all ranks; empty: not encrypted
   std::string public_key, secret_key;  // of all draft workers
@@ -52,7 +52,7 @@ struct Hello {
   // two, and so on. A target that lacks the last tokens of the draft model finds its own fingerprint here.
   std::vector<uint64_t> vocabulary_beginnings;
   int32_t max_sequences = 0;      // how many it can hold at once
-  SliceDoors slices;              // of a target group
+  SliceEndpoints slices;          // of a target group
   uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
   uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
   int64_t kv_blocks = 0;     // of a target rank's KV cache, the same on every rank; 0: it keeps no prefixes
@@ -77,7 +77,7 @@ struct Welcome {
   std::string reason;
   ModelInfo target;              // only when accepted: drafts stay inside its vocabulary ...
   std::vector<TokenId> eos_ids;  // ... and end at an end-of-sequence token
-  SliceDoors slices;
+  SliceEndpoints slices;
 };
 
 struct Heartbeat {

@@ -32,15 +32,15 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   self_.limit = std::min(options_.max, context.limit);
   self_.context = context.context_length;
   self_.early = context.early;
-  self_.shadows = context.shadows;
-  self_.shadow_out = context.shadow_out;
+  self_.probe_drafts = context.probe_drafts;
+  self_.probe_draft_out = context.probe_draft_out;
   self_.local = context.local && context.batch_size == 1;
   self_.found = context.found;
   self_.unread = {.seconds = context.prefill_seconds, .remaining = context.remaining};
   join(context.group);
   batch_->decide(cost_of(context.cost));
   const int32_t gamma = length();
-  if (self_.unread.seconds > 0 && !self_.shadow_out && (gamma > 0 || shadow() > 0)) read();
+  if (self_.unread.seconds > 0 && !self_.probe_draft_out && (gamma > 0 || probe_draft() > 0)) read();
   return gamma;
 }
 
@@ -58,7 +58,7 @@ int32_t EwmaGamma::length() {
 // Accounts for the prefill of its prompt from now on. In a trial the prefill is paid from the budget for
 // trials.
 void EwmaGamma::read() {
-  if (shadow() > 0) self_.shadow_out = true;
+  if (probe_draft() > 0) self_.probe_draft_out = true;
   if (batch_->trial() == Trials::Kind::kDraft) return;
   owed_ += self_.unread.seconds / batch_->plain_seconds();
   owed_tokens_ = std::max(1, self_.unread.remaining);
@@ -92,14 +92,14 @@ void EwmaGamma::update(const RoundOutcome& outcome) {
   batch_->charge(part);
 }
 
-int32_t EwmaGamma::shadow() const {
+int32_t EwmaGamma::probe_draft() const {
   return batch_->rehearses() && self_.explores ? std::min(ProbeBudget::kLength, self_.limit) : 0;
 }
 
-void EwmaGamma::observe_shadow(int32_t drafted, int32_t accepted) {
+void EwmaGamma::observe_probe_draft(int32_t drafted, int32_t accepted) {
   self_.unread.seconds = 0;
-  self_.shadow_out = false;
-  batch_->learn_shadow(drafted, accepted);
+  self_.probe_draft_out = false;
+  batch_->learn_probe_draft(drafted, accepted);
   learn(drafted, accepted);
 }
 

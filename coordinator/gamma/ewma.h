@@ -16,8 +16,8 @@ class EwmaGamma : public GammaPolicy {
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
   int32_t longest_found() const override { return batch_->finds() ? options_.found_max : 0; }
-  int32_t shadow() const override;
-  void observe_shadow(int32_t drafted, int32_t accepted) override;
+  int32_t probe_draft() const override;
+  void observe_probe_draft(int32_t drafted, int32_t accepted) override;
 
   double acceptance() const { return self_.acceptance.mean(); }
   double estimate() const { return batch_->estimate(self_); }  // own evidence, and that of the batch

@@ -7,9 +7,9 @@
 namespace outrider {
 namespace {
 
-constexpr int32_t kFirstLength = 1;    // until the cost of drafting is known
-constexpr double kLongWait = 4;        // plain steps: longer prefills are not waited for
-constexpr double kLeastShadow = 0.25;  // plain steps; the least assumed cost of a probe draft: wake-ups
+constexpr int32_t kFirstLength = 1;        // until the cost of drafting is known
+constexpr double kLongWait = 4;            // plain steps: longer prefills are not waited for
+constexpr double kLeastProbeDraft = 0.25;  // plain steps; the least assumed cost of a probe draft: wake-ups
 
 }  // namespace
 
@@ -50,11 +50,11 @@ void EwmaBatch::learn(const RoundOutcome& outcome) {
   learn_acceptance(outcome.drafted, outcome.accepted);
 }
 
-void EwmaBatch::learn_shadow(int32_t drafted, int32_t accepted) {
+void EwmaBatch::learn_probe_draft(int32_t drafted, int32_t accepted) {
   stale_ = true;
   since_draft_ = 0;
-  if (finds_ && shadows_ == Shadows::kTests) found_.add(drafted, accepted, members_.size());
-  if (drafted > 0 || finds_) shadow_.add(drafted, accepted, true);
+  if (finds_ && probe_drafts_ == ProbeDraftMode::kTests) found_.add(drafted, accepted, members_.size());
+  if (drafted > 0 || finds_) probe_draft_.add(drafted, accepted, true);
   learn_acceptance(drafted, accepted);
 }
 
@@ -74,11 +74,11 @@ void EwmaBatch::decide(const CostModel& cost) {
   int64_t total_context = 0;
   bool all_chosen = true, early = false;
   finds_ = true;
-  shadows_ = Shadows::kTests;
-  shadow_out_ = false;
+  probe_drafts_ = ProbeDraftMode::kTests;
+  probe_draft_out_ = false;
   for (const EwmaMember* member : members_) {
-    shadows_ = std::min(shadows_, member->shadows);
-    shadow_out_ |= member->shadow_out;
+    probe_drafts_ = std::min(probe_drafts_, member->probe_drafts);
+    probe_draft_out_ |= member->probe_draft_out;
     acceptance_.push_back(estimate(*member));
     const int32_t limit = member->is_read_aside() ? 0 : member->limit;
     limits_.push_back(cost.draft_known() ? limit : std::min(limit, kFirstLength));
@@ -136,7 +136,7 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
 // drafting. A systematic slowdown is in the model.
 void EwmaBatch::settle(const CostModel& cost, int64_t context, Trials::Kind trial) {
   const Step step = std::exchange(step_, {});
-  settle_shadows(cost, context);
+  settle_probe_drafts(cost, context);
   const bool asked = step.longest > 0;
   since_draft_ = asked ? 0 : std::min(since_draft_ + 1, kRehearsedFor);
   if (cost.draft_doubted()) {
@@ -147,8 +147,8 @@ void EwmaBatch::settle(const CostModel& cost, int64_t context, Trials::Kind tria
   const double gain = step.tokens() - seconds / plain_seconds_;
   standing_.settle(asked, gain);
   if (trial == Trials::Kind::kDraft) {
-    const bool was_rehearsed = shadows_ != Shadows::kNone && asked;
-    trials_.settle_draft(gain * plain_seconds_ - (was_rehearsed ? shadow_seconds(cost) : 0));
+    const bool was_rehearsed = probe_drafts_ != ProbeDraftMode::kNone && asked;
+    trials_.settle_draft(gain * plain_seconds_ - (was_rehearsed ? probe_draft_seconds(cost) : 0));
   } else if (trial == Trials::Kind::kPlain) {
     trials_.settle_plain(seconds, step.rounds);
   } else {
@@ -159,12 +159,12 @@ void EwmaBatch::settle(const CostModel& cost, int64_t context, Trials::Kind tria
 // While drafting is off because it lost time, probe drafts count as if they had been rounds, so that drafting
 // returns when it would gain. Waits for all probe drafts of a step, because rejected ones are known
 // first and would bias the result.
-void EwmaBatch::settle_shadows(const CostModel& cost, int64_t context) {
-  if (shadow_out_) return;
-  const Step shadow = std::exchange(shadow_, {});
-  if (shadow.rounds == 0) return;
-  const double plain = cost.verify_seconds(shadow.rounds, context);
-  standing_.settle_shadow(shadow.tokens() - shadow.seconds(cost, context) / plain);
+void EwmaBatch::settle_probe_drafts(const CostModel& cost, int64_t context) {
+  if (probe_draft_out_) return;
+  const Step probe_draft = std::exchange(probe_draft_, {});
+  if (probe_draft.rounds == 0) return;
+  const double plain = cost.verify_seconds(probe_draft.rounds, context);
+  standing_.settle_probe_draft(probe_draft.tokens() - probe_draft.seconds(cost, context) / plain);
 }
 
 // All sequences try in the same step, so the wait is paid once and all sequences learn from it.
@@ -177,31 +177,32 @@ void EwmaBatch::consider_trial(const CostModel& cost, double best_rate) {
                            cost.rows_expected(static_cast<int32_t>(members_.size())));
     return;
   }
-  if (shadow_out_) return;
+  if (probe_draft_out_) return;
   const int32_t explorers = choose_explorers();
   if (explorers == 0) return;
-  if (shadows_ == Shadows::kTests) {
-    trials_.consider_draft(shadow_seconds(cost), true);
+  if (probe_drafts_ == ProbeDraftMode::kTests) {
+    trials_.consider_draft(probe_draft_seconds(cost), true);
     return;
   }
   const int32_t drafted = explorers * ProbeBudget::kLength;
   const double drafts =
       cost.verify().per_row * drafted + cost.draft_phase_seconds(ProbeBudget::kLength, drafted);
-  const double before = shadows_ == Shadows::kCosts ? shadow_seconds(cost) : explorers_prefill_;
+  const double before =
+      probe_drafts_ == ProbeDraftMode::kCosts ? probe_draft_seconds(cost) : explorers_prefill_;
   trials_.consider_draft(drafts + before, false);
 }
 
 // The time that a probe draft may take from a target that shares devices or cores with the drafter. The link
 // takes no such time.
-double EwmaBatch::shadow_seconds(const CostModel& cost) const {
+double EwmaBatch::probe_draft_seconds(const CostModel& cost) const {
   const auto explorers =
       std::count_if(members_.begin(), members_.end(), [](const EwmaMember* m) { return m->explores; });
   const int32_t total = static_cast<int32_t>(explorers) * ProbeBudget::kLength;
   const double drafting = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
   // A lookup in the text costs no work: only the exchange of messages counts.
-  const double least = finds_ ? std::min(kLeastShadow * plain_seconds_, cost.exchange_seconds())
-                              : kLeastShadow * plain_seconds_;
-  return std::max(least, drafting + cost.shadow_prefill_seconds() + explorers_prefill_);
+  const double least = finds_ ? std::min(kLeastProbeDraft * plain_seconds_, cost.exchange_seconds())
+                              : kLeastProbeDraft * plain_seconds_;
+  return std::max(least, drafting + cost.probe_draft_prefill_seconds() + explorers_prefill_);
 }
 
 // Chooses the sequences that make probe drafts: those that the worker has prefilled, or else the one with the
@@ -217,13 +218,13 @@ int32_t EwmaBatch::choose_explorers() {
     else
       by_prefill.push_back(member);
   }
-  if (count > 0 || shadow_out_ || !in_seconds_) return count;
+  if (count > 0 || probe_draft_out_ || !in_seconds_) return count;
   std::stable_sort(by_prefill.begin(), by_prefill.end(), [](const EwmaMember* a, const EwmaMember* b) {
     return a->unread.seconds < b->unread.seconds;
   });
   for (EwmaMember* member : by_prefill) {
     const double all = explorers_prefill_ + member->unread.seconds;
-    if (count > 0 && all > kLeastShadow * plain_seconds_) break;
+    if (count > 0 && all > kLeastProbeDraft * plain_seconds_) break;
     explorers_prefill_ = all;
     member->explores = true;
     ++count;
@@ -250,9 +251,10 @@ void EwmaBatch::consider_rehearsal(const CostModel& cost) {
     if (member->is_read_aside()) being_read += member->unread.seconds;
   }
   const bool stranger = (since_draft_ >= kRehearsedFor && !is_first_contact(cost)) || cost.draft_doubted();
-  const bool in_shadow = tries && shadows_ == Shadows::kTests;
+  const bool in_probe_draft = tries && probe_drafts_ == ProbeDraftMode::kTests;
   const bool is_long = std::max(to_read, being_read) > kLongWait * plain_seconds_;
-  rehearses_ = options_.trials && shadows_ != Shadows::kNone && drafts && (stranger || in_shadow || is_long);
+  rehearses_ = options_.trials && probe_drafts_ != ProbeDraftMode::kNone && drafts &&
+               (stranger || in_probe_draft || is_long);
   if (!rehearses_ || tries) return;
   if (!cost.draft_known()) {
     choose_explorers();

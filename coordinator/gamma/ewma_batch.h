@@ -28,14 +28,14 @@ struct EwmaOptions {
 // One sequence of the batch.
 struct EwmaMember {
   // A probe draft is being made, after the prefill of its prompt.
-  bool is_read_aside() const { return unread.seconds > 0 && shadow_out; }
+  bool is_read_aside() const { return unread.seconds > 0 && probe_draft_out; }
 
   // Inputs, set before each decision.
   AcceptanceEwma acceptance;
   int32_t limit = 0, context = 0;
   bool early = false;
-  Shadows shadows = Shadows::kNone;
-  bool shadow_out = false;
+  ProbeDraftMode probe_drafts = ProbeDraftMode::kNone;
+  bool probe_draft_out = false;
   bool local = false;  // the drafter is in this process, and this is the only sequence
   bool found = false;
   UnreadPrompt unread;
@@ -51,7 +51,7 @@ class EwmaBatch {
   void leave(EwmaMember* member);
   void decide(const CostModel& cost);  // unless nothing happened since
   void learn(const RoundOutcome& outcome);
-  void learn_shadow(int32_t drafted, int32_t accepted);
+  void learn_probe_draft(int32_t drafted, int32_t accepted);
   double mean() const { return shared_.mean(); }
   double estimate(const EwmaMember& member) const;  // its own evidence, and that of the batch
   bool off() const { return trials_.off(); }
@@ -74,7 +74,7 @@ class EwmaBatch {
   };
   void learn_acceptance(int32_t drafted, int32_t accepted);
   void settle(const CostModel& cost, int64_t context, Trials::Kind trial);
-  void settle_shadows(const CostModel& cost, int64_t context);
+  void settle_probe_drafts(const CostModel& cost, int64_t context);
   GoodputChoice best_choice(const CostModel& cost, int64_t context);
   void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
   double rate_of_present(const CostModel& cost, int64_t context) const;
@@ -82,14 +82,14 @@ class EwmaBatch {
   void consider_rehearsal(const CostModel& cost);
   int32_t choose_explorers();
   bool is_first_contact(const CostModel& cost) const;
-  double shadow_seconds(const CostModel& cost) const;
+  double probe_draft_seconds(const CostModel& cost) const;
 
   EwmaOptions options_;
   std::vector<EwmaMember*> members_;
   AcceptanceEwma shared_;  // of all sequences, decayed by the step
   bool finds_ = false;     // all drafters end their drafts themselves: gamma only says whether to ask
   FoundDrafts found_;
-  Step step_, shadow_;  // since the last decision
+  Step step_, probe_draft_;  // since the last decision
   Trials trials_;
   Standing standing_;
   bool stale_ = true;
@@ -97,8 +97,8 @@ class EwmaBatch {
   // A drafter without messages for a while has fallen behind with its prefill, and may be slow, far or dead.
   // So it makes a probe draft before a round waits for it. Where probe drafts can be tested, trials are
   // probe drafts only.
-  Shadows shadows_ = Shadows::kNone;  // the least that any sequence can have
-  bool shadow_out_ = false;
+  ProbeDraftMode probe_drafts_ = ProbeDraftMode::kNone;  // the least that any sequence can have
+  bool probe_draft_out_ = false;
   bool rehearses_ = false;
   int32_t since_draft_ = kRehearsedFor;  // steps since the last draft or probe draft
   static constexpr int32_t kRehearsedFor = 4;

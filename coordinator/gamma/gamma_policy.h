@@ -18,8 +18,8 @@ namespace outrider {
 
 constexpr int32_t kDefaultGammaMax = 16;
 
-// The information that a probe draft (GammaPolicy::shadow) can give about a sequence.
-enum class Shadows : uint8_t {
+// The information that a probe draft (GammaPolicy::probe_draft) can give about a sequence.
+enum class ProbeDraftMode : uint8_t {
   kNone,   // no probe drafts are made
   kCosts,  // the cost of drafts
   kTests,  // the cost and the acceptance: under match rules the text shows what would have been accepted
@@ -34,9 +34,9 @@ struct GammaContext {
   bool ahead = false;               // drafting overlaps verification (--pipeline ahead)
   // The round before the decided one is still running: the next outcome belongs to that round.
   bool early = false;
-  Shadows shadows = Shadows::kNone;
-  bool shadow_out = false;  // a probe draft is under way; no other would be made
-  bool local = false;       // the drafter is in the coordinator's process: neither far nor dead
+  ProbeDraftMode probe_drafts = ProbeDraftMode::kNone;
+  bool probe_draft_out = false;  // a probe draft is under way; no other would be made
+  bool local = false;            // the drafter is in the coordinator's process: neither far nor dead
   // The drafter finds drafts in the text, and can end each where its rows stop paying.
   bool found = false;
   // The drafter's prefill time before it drafts, where that is more than a few tokens, and the expected
@@ -70,9 +70,9 @@ class GammaPolicy {
   virtual int32_t longest_found() const { return 0; }
   // Belongs to the last gamma of 0 of next(): the length of a probe draft, made while the target goes on
   // without it; 0: none.
-  virtual int32_t shadow() const { return 0; }
+  virtual int32_t probe_draft() const { return 0; }
   // A probe draft came, and the text has gone on past it. `drafted` is 0 where it could not be tested.
-  virtual void observe_shadow(int32_t drafted, int32_t accepted) { (void)drafted, (void)accepted; }
+  virtual void observe_probe_draft(int32_t drafted, int32_t accepted) { (void)drafted, (void)accepted; }
 };
 
 using GammaPolicyFactory = std::function<std::unique_ptr<GammaPolicy>()>;

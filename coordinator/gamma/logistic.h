@@ -71,9 +71,9 @@ class LogisticGamma : public GammaPolicy {
   void update(const RoundOutcome& outcome) override;
   StopRule stop_rule() const override { return rule_; }
   int32_t longest_found() const override { return lengths_.longest_found(); }
-  int32_t shadow() const override { return lengths_.shadow(); }
-  void observe_shadow(int32_t drafted, int32_t accepted) override {
-    lengths_.observe_shadow(drafted, accepted);
+  int32_t probe_draft() const override { return lengths_.probe_draft(); }
+  void observe_probe_draft(int32_t drafted, int32_t accepted) override {
+    lengths_.observe_probe_draft(drafted, accepted);
   }
 
  private:

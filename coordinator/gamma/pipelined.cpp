@@ -17,7 +17,7 @@ class PipelinedGamma : public GammaPolicy {
 
   int32_t next(const GammaContext& context) override {
     const int32_t fallback = lockstep_.next(context);
-    if (!context.ahead || lockstep_.shadow() > 0 || !pays(context)) return fallback;
+    if (!context.ahead || lockstep_.probe_draft() > 0 || !pays(context)) return fallback;
     return std::min(rejected_ ? 1 : block_, context.limit);
   }
 
@@ -26,9 +26,9 @@ class PipelinedGamma : public GammaPolicy {
     if (outcome.drafted > 0) rejected_ = outcome.accepted < outcome.drafted;
   }
 
-  int32_t shadow() const override { return lockstep_.shadow(); }
-  void observe_shadow(int32_t drafted, int32_t accepted) override {
-    lockstep_.observe_shadow(drafted, accepted);
+  int32_t probe_draft() const override { return lockstep_.probe_draft(); }
+  void observe_probe_draft(int32_t drafted, int32_t accepted) override {
+    lockstep_.observe_probe_draft(drafted, accepted);
   }
 
  private:

@@ -28,7 +28,7 @@ class Standing {
   // A step is over whose cost is in doubt.
   void doubt(bool asked) { doubted_ += asked; }
   // The gain that probe drafts would have had. So a batch that is behind comes back.
-  void settle_shadow(double gain) {
+  void settle_probe_draft(double gain) {
     if (is_behind()) steps_ = std::min(0.0, steps_ + gain);
   }
 

@@ -50,12 +50,12 @@ bool Trials::can_pay(double extra_seconds) {
   return credit_ > 0 && credit_ >= extra_seconds;
 }
 
-void Trials::consider_draft(double extra_seconds, bool in_shadow) {
+void Trials::consider_draft(double extra_seconds, bool in_probe_draft) {
   if (!can_pay(extra_seconds) || !enabled_) return;
   now_ = Kind::kDraft;
   ++fruitless_;
   since_plain_ = 0;
-  if (in_shadow) credit_ -= extra_seconds;
+  if (in_probe_draft) credit_ -= extra_seconds;
 }
 
 void Trials::consider_plain(double plain_seconds, int32_t batch, double rate, bool row_known) {

@@ -26,9 +26,9 @@ class Trials {
 
   // Begins the next step; `off`: no sequence drafts in it. True: a trial of plain steps goes on.
   bool turn(bool off);
-  // Considers a trial of drafts that takes `extra_seconds` more than a plain step. `in_shadow`: as probe
+  // Considers a trial of drafts that takes `extra_seconds` more than a plain step. `in_probe_draft`: as probe
   // drafts, which no round waits for, so the trial is charged at once.
-  void consider_draft(double extra_seconds, bool in_shadow);
+  void consider_draft(double extra_seconds, bool in_probe_draft);
   // Considers a trial of plain steps of `batch` sequences, in place of `rate` tokens per second. `row_known`:
   // the target measured the cost of one row before the first step, which replaces the first trial.
   void consider_plain(double plain_seconds, int32_t batch, double rate, bool row_known);

@@ -65,10 +65,10 @@ class JoinedWorker {
     auto alone_since = Clock::now();
     for (int attempt = 0; !asked_to_leave(); ++attempt) {
       bool joined = false;
-      if (rested_) RETURN_IF_ERROR(load());
-      rested_ = false;
+      if (unloaded_) RETURN_IF_ERROR(load());
+      unloaded_ = false;
       const Status status = live(&joined);
-      if (rested_) {
+      if (unloaded_) {
         alone_since = Clock::now();
         attempt = -1;
         continue;
@@ -114,7 +114,7 @@ class JoinedWorker {
     options.vocab_size = welcome->target.vocab_size;
     tell(fmt::format("{} drafts for {} at {}", prepared_.draft_info.name, welcome->target.name,
                      settings_.connect));
-    std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
+    std::optional<SliceSender> slices = endpoints_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
     auto hidden_states = states_of(*welcome, options.generation);
@@ -137,12 +137,12 @@ class JoinedWorker {
     hidden_states.reset();
     head_ = nullptr;
     models_ = {};
-    rested_ = rest_at(*transport, *pause, options);
+    unloaded_ = stay_unloaded(*transport, *pause, options);
     return {};
   }
 
   // Empty: q travels with the drafts.
-  std::optional<SliceSender> doors_of(const Welcome& welcome, Generation self) const {
+  std::optional<SliceSender> endpoints_of(const Welcome& welcome, Generation self) const {
     if (welcome.slices.of_rank.empty()) return std::nullopt;
     auto sender =
         SliceSender::connect(welcome.slices, welcome.target.vocab_size, self, kJoiningConnectTimeout);
@@ -196,7 +196,7 @@ class JoinedWorker {
   const Load load_;
   WorkerModels models_;
   const DraftHead* head_ = nullptr;  // null: no hidden states are sent
-  bool rested_ = false;              // it was unloaded, and will join again
+  bool unloaded_ = false;            // it was unloaded, and will join again
   std::string told_;                 // the last reported reason for a missing coordinator
 };
 

@@ -43,9 +43,9 @@ class Nic {
 
 // A message at this endpoint becomes visible when the NIC has finished receiving it. A thread records its
 // arrival time.
-class DoorBehindNic final : public Transport {
+class EndpointBehindNic final : public Transport {
  public:
-  DoorBehindNic(std::unique_ptr<Transport> inner, std::shared_ptr<Nic> nic)
+  EndpointBehindNic(std::unique_ptr<Transport> inner, std::shared_ptr<Nic> nic)
       : inner_(std::move(inner)),
         nic_(std::move(nic)),
         reader_([this](std::stop_token stop) { read(stop); }) {}
@@ -115,8 +115,8 @@ Run run(ClusterOptions options, const Way& way) {
   if (!way.drafts) options.drafter = DrafterKind::kNone;
   if (way.slow) options.link = "rate=1gbit";
   if (way.slices && way.slow)
-    options.door = [nic = std::make_shared<Nic>()](int, std::unique_ptr<Transport> door) {
-      return std::make_unique<DoorBehindNic>(std::move(door), nic);
+    options.endpoint = [nic = std::make_shared<Nic>()](int, std::unique_ptr<Transport> endpoint) {
+      return std::make_unique<EndpointBehindNic>(std::move(endpoint), nic);
     };
   TestCluster cluster(options);
   (void)cluster.run(requests());  // warms up

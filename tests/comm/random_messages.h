@@ -130,8 +130,8 @@ class RandomMessages {
     fill_nodes(m.path, static_cast<size_t>(m.accepted_count));
   }
 
-  void fill(SliceDoor& m) { fill_all(m.endpoint, m.gpu); }
-  void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
+  void fill(SliceEndpoint& m) { fill_all(m.endpoint, m.gpu); }
+  void fill(SliceEndpoints& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) {
     fill_all(m.role, m.generation, m.model, m.vocabulary_beginnings, m.max_sequences, m.slices,
              m.head_fingerprint, m.own_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
@@ -196,7 +196,7 @@ class RandomMessages {
   void fill(LinkOffer& m) { fill_all(m.worker, m.id, m.hidden_states); }
   void fill(QTransfer& m) { fill_all(m.sequence, m.round, m.worker, m.number, m.sums, m.drafted); }
   void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash, m.hidden_state_rows); }
-  void fill(Rest& m) { fill(m.pause_ms); }
+  void fill(Unload& m) { fill(m.pause_ms); }
   void fill(HiddenStateRows& m) {
     fill_all(m.sequence, m.first, m.ids, m.width, m.values, m.transfer, m.count);
   }

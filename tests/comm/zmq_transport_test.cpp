@@ -204,16 +204,16 @@ TEST(ZmqTransport, ADoorOutsideIsNotTheOneInside) {
   const auto end =
       make_joined_end(std::move(server.transport), "tcp://127.0.0.1:*", {.cluster = kCluster}).value();
   ASSERT_NE(end->endpoint(), inside);
-  for (const Door door : {Door::kInside, Door::kOutside, Door::kInside}) {
+  for (const TrustZone zone : {TrustZone::kInside, TrustZone::kOutside, TrustZone::kInside}) {
     auto worker =
-        make_zmq_client(door == Door::kInside ? inside : end->endpoint(), {.cluster = kCluster}).value();
+        make_zmq_client(zone == TrustZone::kInside ? inside : end->endpoint(), {.cluster = kCluster}).value();
     std::jthread late([&] {
       std::this_thread::sleep_for(50ms);
       EXPECT_TRUE(worker->send(kCoordinatorPeer, Hello{.role = Role::kTarget}).ok());
     });
     const auto incoming = end->receive(soon());
     ASSERT_TRUE(incoming);
-    EXPECT_EQ(incoming->door, door);
+    EXPECT_EQ(incoming->zone, zone);
     EXPECT_TRUE(end->send(incoming->peer, Shutdown{}).ok());
     expect<Shutdown>(*worker);
   }

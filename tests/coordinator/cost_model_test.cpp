@@ -75,30 +75,30 @@ TEST(CostModel, NonsenseAndWhatComesLateIsNoMeasure) {
 }
 
 // A drafter beside the first pass may be done before it.
-TEST(CostModel, AShadowBeforeTheFirstPassKeepsItsSeconds) {
+TEST(CostModel, AProbeDraftBeforeTheFirstPassKeepsItsSeconds) {
   CostModel cost;
-  cost.observe_shadow({.tokens = 2, .busy = 0.010, .exchange = 0.003, .prefill = 0.020});
+  cost.observe_probe_draft({.tokens = 2, .busy = 0.010, .exchange = 0.003, .prefill = 0.020});
   cost.observe_verify(1, 10, 0.001);
   EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.005);
   // It may have waited for a pass before each of its own.
   EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * cost.verify_seconds(1, 0), 1e-9);
-  cost.observe_shadow({.tokens = 2, .busy = 0.010, .exchange = 0.003, .prefill = 0.020}, 0.0014);
+  cost.observe_probe_draft({.tokens = 2, .busy = 0.010, .exchange = 0.003, .prefill = 0.020}, 0.0014);
   EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * 0.0014, 1e-9);
 }
 
 // A drafter that looks into the text may find nothing at first, and one that had a prompt to read tells
 // nothing of a token. What was believed of a token is a share of a pass until something better is known.
-TEST(CostModel, AShadowThatTellsNothingOfATokenKeepsTheRatio) {
-  for (const ShadowDrafting& shadow : {ShadowDrafting{.tokens = 0, .busy = 0.0, .exchange = 4e-5},
-                                       {.tokens = 1, .busy = {}, .exchange = 4e-5}}) {
+TEST(CostModel, AProbeDraftThatTellsNothingOfATokenKeepsTheRatio) {
+  for (const ProbeDrafting& probe_draft : {ProbeDrafting{.tokens = 0, .busy = 0.0, .exchange = 4e-5},
+                                           {.tokens = 1, .busy = {}, .exchange = 4e-5}}) {
     CostModel cost;
     const double share = cost.draft_token_seconds() / cost.verify_seconds(1, 0);
-    cost.observe_shadow(shadow);
+    cost.observe_probe_draft(probe_draft);
     cost.observe_verify(1, 10, 0.001);
     EXPECT_NEAR(cost.draft_token_seconds(), share * cost.verify_seconds(1, 0), 1e-9);
-    cost.observe_shadow({.tokens = 2, .busy = 1e-3, .exchange = 4e-5});
+    cost.observe_probe_draft({.tokens = 2, .busy = 1e-3, .exchange = 4e-5});
     EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 5e-4) << "the first that tells: the ratio was a guess";
-    cost.observe_shadow({.tokens = 2, .busy = 4e-3, .exchange = 4e-5});
+    cost.observe_probe_draft({.tokens = 2, .busy = 4e-3, .exchange = 4e-5});
     EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 5e-4) << "the least of them, as before";
   }
 }
@@ -106,7 +106,7 @@ TEST(CostModel, AShadowThatTellsNothingOfATokenKeepsTheRatio) {
 // The first draft's token is taken off what reading took, where it is known in seconds.
 TEST(CostModel, APromptReadBeforeTheFirstPassIsNotFree) {
   CostModel cost;
-  cost.observe_shadow({.tokens = 1, .busy = {}, .exchange = 4e-5});
+  cost.observe_probe_draft({.tokens = 1, .busy = {}, .exchange = 4e-5});
   cost.observe_prefill(100, 0.02);
   EXPECT_DOUBLE_EQ(cost.read_token_seconds(), 2e-4);
 }
@@ -122,11 +122,11 @@ TEST(CostModel, LearnsHowFastPromptsAreRead) {
   EXPECT_NEAR(cost.read_token_seconds(), 0.01, 1e-4);
 }
 
-TEST(SettledPasses, APassBesideAShadowIsNoMeasure) {
+TEST(SettledPasses, APassBesideAProbeDraftIsNoMeasure) {
   SettledPasses passes;
   EXPECT_TRUE(passes.next(true)) << "the first of all: nothing else is known";
   EXPECT_FALSE(passes.next(true));
-  passes.shadow();
+  passes.probe_draft();
   EXPECT_FALSE(passes.next()) << "it came while this pass was under way";
   EXPECT_TRUE(passes.next());
 }

@@ -55,10 +55,10 @@ TEST(DraftingAllocation, NoneInSteadyState) {
       {.accuracy = 0.7, .max_positions = kMaxPositions, .kv_blocks = 2 * kMaxPositions / kBlockTokens});
   const auto drafter = make_model_drafter(*model, {.max_sequences = 1});
   LastDraft coordinator;
-  std::vector<std::unique_ptr<Transport>> doors;
-  for (int r = 0; r < 2; ++r) doors.push_back(std::make_unique<LastDraft>());
-  auto* const door = static_cast<LastDraft*>(doors[0].get());
-  SliceSender slices(std::move(doors), kToyVocab, Generation(1));
+  std::vector<std::unique_ptr<Transport>> endpoints;
+  for (int r = 0; r < 2; ++r) endpoints.push_back(std::make_unique<LastDraft>());
+  auto* const endpoint = static_cast<LastDraft*>(endpoints[0].get());
+  SliceSender slices(std::move(endpoints), kToyVocab, Generation(1));
   DraftWorker worker(*drafter, coordinator, {.slices = &slices});
 
   std::vector<TokenId> text{TokenId(3)};
@@ -86,7 +86,7 @@ TEST(DraftingAllocation, NoneInSteadyState) {
     text.insert(text.end(), committed.begin(), committed.end());
   }
   EXPECT_EQ(allocated, 0);
-  EXPECT_EQ(door->slices, 200);
+  EXPECT_EQ(endpoint->slices, 200);
   EXPECT_EQ(coordinator.rows_with_drafts, 0u);
   EXPECT_GT(coordinator.hits, 50);
   EXPECT_LT(coordinator.hits, 190);

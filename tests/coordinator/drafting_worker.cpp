@@ -22,9 +22,9 @@ class Outbox final : public Transport {
   TransportStats stats_;
 };
 
-class Door final : public Transport {
+class RankEndpoint final : public Transport {
  public:
-  Door(int rank, const std::function<Status(int rank, const QSlice& slice)>& to_rank)
+  RankEndpoint(int rank, const std::function<Status(int rank, const QSlice& slice)>& to_rank)
       : rank_(rank), to_rank_(to_rank) {}
   Status send(PeerId, const Message& message) override { return to_rank_(rank_, std::get<QSlice>(message)); }
   std::optional<Incoming> receive(Clock::time_point) override { return std::nullopt; }
@@ -37,9 +37,10 @@ class Door final : public Transport {
 };
 
 SliceSender make_sender(const DraftingWorker::Options& options) {
-  std::vector<std::unique_ptr<Transport>> doors;
-  for (int r = 0; r < options.ranks; ++r) doors.push_back(std::make_unique<Door>(r, options.to_rank));
-  return {std::move(doors), kToyVocab, options.generation};
+  std::vector<std::unique_ptr<Transport>> endpoints;
+  for (int r = 0; r < options.ranks; ++r)
+    endpoints.push_back(std::make_unique<RankEndpoint>(r, options.to_rank));
+  return {std::move(endpoints), kToyVocab, options.generation};
 }
 
 }  // namespace

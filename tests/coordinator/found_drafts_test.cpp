@@ -19,7 +19,7 @@ constexpr double kPass = 1e-3;  // seconds that a plain pass takes
 struct Text {
   double row = 0.02, wait = 0.05;  // of a drafted token in the pass; for the drafter's answer
   double repeats = 0.3;            // share of the text that stands in stretches of some 60 tokens
-  bool shadows_test = true;        // as under match rules
+  bool probe_drafts_test = true;   // as under match rules
 };
 
 // Tokens a plain pass.
@@ -31,23 +31,27 @@ class Play {
     double seconds = 0;
     int64_t tokens = 0;
     for (int i = 0; i < rounds; ++i) {
-      const int32_t gamma = policy.next({.limit = 64,
-                                         .context_length = 100,
-                                         .cost = &cost_,
-                                         .shadows = text_.shadows_test ? Shadows::kTests : Shadows::kCosts,
-                                         .found = true});
-      const int32_t shadow = gamma > 0 ? 0 : policy.shadow();
+      const int32_t gamma = policy.next(
+          {.limit = 64,
+           .context_length = 100,
+           .cost = &cost_,
+           .probe_drafts = text_.probe_drafts_test ? ProbeDraftMode::kTests : ProbeDraftMode::kCosts,
+           .found = true});
+      const int32_t probe_draft = gamma > 0 ? 0 : policy.probe_draft();
       asked += gamma > 0;
-      const int32_t most = gamma == 0 ? shadow : policy.longest_found() > 0 ? policy.longest_found() : gamma;
+      const int32_t most = gamma == 0                   ? probe_draft
+                           : policy.longest_found() > 0 ? policy.longest_found()
+                                                        : gamma;
       auto [drafted, accepted] = look_up(most);
       if (gamma == 0) drafted = accepted = 0;
       const double verify = 1 + text_.row * drafted, wait = gamma > 0 ? text_.wait : 0;
       if (gamma > 0)
         cost_.observe_draft_phase(std::max(1, drafted), std::max(1, drafted), 0, wait * kPass),
             settled_.draft();
-      if (shadow > 0)
-        cost_.observe_shadow({.tokens = shadow_.first, .busy = 0.0, .exchange = text_.wait * kPass}),
-            settled_.shadow();
+      if (probe_draft > 0)
+        cost_.observe_probe_draft(
+            {.tokens = probe_draft_.first, .busy = 0.0, .exchange = text_.wait * kPass}),
+            settled_.probe_draft();
       if (settled_.next()) cost_.observe_verify(1 + drafted, 100, verify * kPass);
       seconds += verify + wait;
       tokens += accepted + 1;
@@ -57,7 +61,8 @@ class Play {
                      .accepted = accepted,
                      .cost = &cost_,
                      .found = gamma > 0});
-      if (shadow > 0) policy.observe_shadow(text_.shadows_test ? shadow_.first : 0, shadow_.second);
+      if (probe_draft > 0)
+        policy.observe_probe_draft(text_.probe_drafts_test ? probe_draft_.first : 0, probe_draft_.second);
     }
     return static_cast<double>(tokens) / seconds;
   }
@@ -79,7 +84,7 @@ class Play {
       drafted = std::min(2, most);
       while (right < drafted && std::uniform_real_distribution<>()(random_) < 0.2) ++right;
     }
-    shadow_ = {drafted, right};
+    probe_draft_ = {drafted, right};
     return {drafted, right};
   }
 
@@ -89,7 +94,7 @@ class Play {
   std::mt19937_64 random_;
   int64_t written_ = 0, stretch_end_ = 0;
   bool stretch_ = false;
-  std::pair<int32_t, int32_t> shadow_;
+  std::pair<int32_t, int32_t> probe_draft_;
 };
 
 // Asks in every round.
@@ -108,15 +113,16 @@ TEST(FoundDrafts, AreAskedForWhereTheyPay) {
   for (const double row : {0.005, 0.25})
     for (const double wait : {0.005, 0.05, 0.3})
       for (const double repeats : {0.0, 0.02, 0.1, 0.5})
-        for (const bool shadows_test : {true, false}) {
-          const Text text{.row = row, .wait = wait, .repeats = repeats, .shadows_test = shadows_test};
+        for (const bool probe_drafts_test : {true, false}) {
+          const Text text{
+              .row = row, .wait = wait, .repeats = repeats, .probe_drafts_test = probe_drafts_test};
           const auto policy = factory();
           Always always;
           constexpr int kRounds = 20000;
           Play play(text);
           const double rate = play.rate(*policy, kRounds), asking = Play(text).rate(always, kRounds);
           SCOPED_TRACE(fmt::format("row {}, wait {}, repeats {}, shadows test {}: asked {} times", row, wait,
-                                   repeats, shadows_test, play.asked));
+                                   repeats, probe_drafts_test, play.asked));
           EXPECT_GT(rate, 0.99);
           EXPECT_GT(rate, 0.95 * asking);
           least_of_plain = std::min(least_of_plain, rate);

@@ -25,8 +25,8 @@ struct World {
   int slow_drafts = 0;  // the first `slow_drafts` drafts take 5 to arrive
   double link = 0;      // round trip
   double prefill = 0;   // of a probe draft: the prefill of its worker
-  Shadows shadows = Shadows::kNone;
-  bool answers = true;             // else no shadow draft ever comes
+  ProbeDraftMode probe_drafts = ProbeDraftMode::kNone;
+  bool answers = true;             // else no probe draft ever comes
   bool local = false;              // the drafter is in the coordinator's process
   bool shares_cores = false;       // a probe draft delays the pass beside it
   std::vector<double> curve = {};  // passes of 1, 2, ... rows in place of per_row; then its last slope
@@ -66,15 +66,15 @@ class Rounds {
                                      .batch_size = world.batch,
                                      .context_length = 100,
                                      .cost = &cost_,
-                                     .shadows = world.shadows,
-                                     .shadow_out = shadow_ > 0,
+                                     .probe_drafts = world.probe_drafts,
+                                     .probe_draft_out = probe_draft_ > 0,
                                      .local = world.local}));
     }
-    if (shadow_ == 0 && policies_[0]->shadow() > 0) {
-      shadow_ = policies_[0]->shadow();
-      shadow_due_ = seconds + shadow_ * world.draft + world.link;
-      if (world.shares_cores) seconds += shadow_ * world.draft;
-      ++shadows;
+    if (probe_draft_ == 0 && policies_[0]->probe_draft() > 0) {
+      probe_draft_ = policies_[0]->probe_draft();
+      probe_draft_due_ = seconds + probe_draft_ * world.draft + world.link;
+      if (world.shares_cores) seconds += probe_draft_ * world.draft;
+      ++probe_drafts;
     }
     const int32_t longest = *std::max_element(gammas.begin(), gammas.end());
     const int32_t total = std::accumulate(gammas.begin(), gammas.end(), 0);
@@ -103,7 +103,7 @@ class Rounds {
       last_accepted = std::max(last_accepted, count);
     }
     seconds += verify + draft + (world.link > 0 ? exchange : 0);
-    if (shadow_ > 0 && world.answers && seconds >= shadow_due_) take_shadow();
+    if (probe_draft_ > 0 && world.answers && seconds >= probe_draft_due_) take_probe_draft();
     return longest;
   }
   // Rate relative to plain decoding in the same world.
@@ -128,7 +128,7 @@ class Rounds {
 
   World world;
   double seconds = 0, work = 0, tokens = 0;
-  int32_t last_accepted = 0, shadows = 0;
+  int32_t last_accepted = 0, probe_drafts = 0;
 
  private:
   double lost_to_others(double busy) {
@@ -140,19 +140,19 @@ class Rounds {
   }
 
   // All sequences', read at the end of a pass.
-  void take_shadow() {
-    const double own = shadow_ * world.draft, busy = own + lost_to_others(own);
-    settled_.shadow();
-    cost_.observe_shadow({.tokens = shadow_,
-                          .busy = busy,
-                          .exchange = seconds - shadow_due_ + world.link,
-                          .prefill = world.prefill});
+  void take_probe_draft() {
+    const double own = probe_draft_ * world.draft, busy = own + lost_to_others(own);
+    settled_.probe_draft();
+    cost_.observe_probe_draft({.tokens = probe_draft_,
+                               .busy = busy,
+                               .exchange = seconds - probe_draft_due_ + world.link,
+                               .prefill = world.prefill});
     for (auto& policy : policies_) {
       int32_t count = 0;
-      while (count < shadow_ && std::uniform_real_distribution<>()(random_) < world.alpha) ++count;
-      policy->observe_shadow(world.shadows == Shadows::kTests ? shadow_ : 0, count);
+      while (count < probe_draft_ && std::uniform_real_distribution<>()(random_) < world.alpha) ++count;
+      policy->observe_probe_draft(world.probe_drafts == ProbeDraftMode::kTests ? probe_draft_ : 0, count);
     }
-    shadow_ = 0;
+    probe_draft_ = 0;
   }
 
   CostModel cost_;
@@ -161,9 +161,9 @@ class Rounds {
   std::vector<std::unique_ptr<GammaPolicy>> policies_;
   std::mt19937_64 random_;
   int passes_ = 0, drafts_ = 0;
-  double waking_ = 0;   // of a plain pass
-  int32_t shadow_ = 0;  // tokens of the one that is out
-  double shadow_due_ = 0;
+  double waking_ = 0;        // of a plain pass
+  int32_t probe_draft_ = 0;  // tokens of the one that is out
+  double probe_draft_due_ = 0;
 };
 
 double best_fixed(const World& world) {
@@ -199,11 +199,11 @@ TEST(GammaReaction, AUselessDrafterCostsOnePercent) {
 // Two tokens' rows and a draft cost what they bring, and the first plain pass after a draft costs more than
 // those that follow it: a plain step that is tried between drafts must not look like plain decoding.
 TEST(GammaReaction, PlainDecodingIsNotJudgedByThePassesAfterADraft) {
-  for (const Shadows shadows : {Shadows::kNone, Shadows::kTests})
+  for (const ProbeDraftMode probe_drafts : {ProbeDraftMode::kNone, ProbeDraftMode::kTests})
     for (const double waking : {0.25, 0.5})
       for (const double alpha : {0.5, 0.65, 0.77, 0.85}) {
         const World world{
-            .alpha = alpha, .draft = 0.15, .per_row = 0.4, .shadows = shadows, .waking = waking};
+            .alpha = alpha, .draft = 0.15, .per_row = 0.4, .probe_drafts = probe_drafts, .waking = waking};
         double settled = 0, whole = 0;
         for (uint64_t seed = 1; seed <= 10; ++seed) {
           Rounds rounds("ewma", world, seed);
@@ -218,10 +218,10 @@ TEST(GammaReaction, PlainDecodingIsNotJudgedByThePassesAfterADraft) {
 // A short text in a fresh process: the first trial of plain decoding may not take it up where drafts plainly
 // gain.
 TEST(GammaReaction, AShortTextThatGainsMuchIsDraftedFor) {
-  for (const Shadows shadows : {Shadows::kNone, Shadows::kTests}) {
+  for (const ProbeDraftMode probe_drafts : {ProbeDraftMode::kNone, ProbeDraftMode::kTests}) {
     double tokens = 0;
     for (uint64_t seed = 1; seed <= 20; ++seed) {
-      Rounds rounds("ewma", {.alpha = 0.8, .draft = 0.1, .shadows = shadows}, seed);
+      Rounds rounds("ewma", {.alpha = 0.8, .draft = 0.1, .probe_drafts = probe_drafts}, seed);
       rounds.speedup(16);
       tokens += rounds.tokens / 20;
     }
@@ -232,12 +232,12 @@ TEST(GammaReaction, AShortTextThatGainsMuchIsDraftedFor) {
 // The same where drafts gain a little, as they do where rows are dear: a target that measured them before it
 // joined needs no trial at once. Nor does a measurement that is off by a third end that.
 TEST(GammaReaction, AShortTextIsDraftedForWhereTheRowsPriceIsKnown) {
-  for (const Shadows shadows : {Shadows::kNone, Shadows::kTests})
+  for (const ProbeDraftMode probe_drafts : {ProbeDraftMode::kNone, ProbeDraftMode::kTests})
     for (const double error : {0.67, 1.0, 1.33}) {
       const World world{.alpha = 0.8,
                         .draft = 0.15,
                         .per_row = 0.15,
-                        .shadows = shadows,
+                        .probe_drafts = probe_drafts,
                         .row_price = error * 0.15 / (1 + 0.15)};
       double known = 0, unknown = 0;
       for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -255,14 +255,15 @@ TEST(GammaReaction, AShortTextIsDraftedForWhereTheRowsPriceIsKnown) {
 // that is slow costs no more than one draft of one token before it is known.
 TEST(GammaReaction, ADrafterOfTheOwnProcessIsAskedAtOnce) {
   for (const double draft : {0.1, 4.0}) {
-    Rounds rounds("ewma", {.alpha = 0.8, .draft = draft, .shadows = Shadows::kTests, .local = true});
+    Rounds rounds("ewma",
+                  {.alpha = 0.8, .draft = draft, .probe_drafts = ProbeDraftMode::kTests, .local = true});
     EXPECT_EQ(rounds.play(), 1);
     for (int i = 0; i < 100 && draft > 1; ++i) EXPECT_EQ(rounds.play(), 0) << i;
     if (draft < 1) {
       EXPECT_GE(rounds.play(), 1);
     }
   }
-  Rounds several("ewma", {.alpha = 0.8, .batch = 4, .shadows = Shadows::kTests, .local = true});
+  Rounds several("ewma", {.alpha = 0.8, .batch = 4, .probe_drafts = ProbeDraftMode::kTests, .local = true});
   EXPECT_EQ(several.play(), 0) << "all of a batch would wait for it";
 }
 
@@ -272,21 +273,21 @@ TEST(GammaReaction, ADrafterOfTheOwnProcessIsAskedAtOnce) {
 TEST(GammaReaction, ADearDrafterIsNotDoubtedForEver) {
   for (const bool local : {true, false})
     for (const double alpha : {0.3, 0.6, 0.9}) {
-      double speedup = 0, shadows = 0;
+      double speedup = 0, probe_drafts = 0;
       for (uint64_t seed = 1; seed <= 10; ++seed) {
         Rounds rounds("ewma",
                       {.alpha = alpha,
                        .draft = 0.53,
                        .per_row = 0.13,
-                       .shadows = Shadows::kTests,
+                       .probe_drafts = ProbeDraftMode::kTests,
                        .local = local,
                        .shares_cores = true,
                        .row_price = 0.13},
                       seed);
         speedup += rounds.speedup(96) / 10;
-        shadows += rounds.shadows / 10.0;
+        probe_drafts += rounds.probe_drafts / 10.0;
       }
-      EXPECT_LE(shadows, 8) << local << " " << alpha;
+      EXPECT_LE(probe_drafts, 8) << local << " " << alpha;
       EXPECT_GE(speedup, 0.95) << local << " " << alpha;
     }
 }
@@ -303,7 +304,7 @@ TEST(GammaReaction, ADraftModelThatTakesHalfAPassIsWeighedByWhatRowsCost) {
     for (const double alpha : {0.05, 0.5, 0.7, 0.85, 0.95})
       for (const Bound& bound :
            {Bound{16, 0.88, 0.88}, Bound{32, 0.93, 0.93}, Bound{96, 0.97, 0.95}, Bound{512, 0.985, 0.95}}) {
-        World world{.alpha = alpha, .draft = 0.48, .shadows = Shadows::kTests, .local = true};
+        World world{.alpha = alpha, .draft = 0.48, .probe_drafts = ProbeDraftMode::kTests, .local = true};
         world.curve = curve;
         world.shares_cores = true;
         world.row_price = pass_of(world, 2) - 1;
@@ -397,14 +398,14 @@ TEST(GammaReaction, ABusyMachineIsNotTheDraftersFault) {
 // that says nothing about what pays. One text of a thousand rounds, from the first on.
 TEST(GammaReaction, LosingTheCoreIsNobodysCost) {
   for (const double preempted : {0.02, 0.15})
-    for (const Shadows shadows : {Shadows::kNone, Shadows::kTests})
+    for (const ProbeDraftMode probe_drafts : {ProbeDraftMode::kNone, ProbeDraftMode::kTests})
       for (const double alpha : {0.02, 0.6, 0.8, 0.9})
         for (const double draft : {0.05, 0.2}) {
           const World world{.alpha = alpha,
                             .draft = draft,
                             .per_row = 0.06,
                             .link = 0.03,
-                            .shadows = shadows,
+                            .probe_drafts = probe_drafts,
                             .preempted = preempted};
           double least = 1e9, mean = 0;
           for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -415,7 +416,7 @@ TEST(GammaReaction, LosingTheCoreIsNobodysCost) {
           const double best = best_fixed(world);
           const auto told = ::testing::Message()
                             << preempted << " times, alpha " << alpha << ", draft " << draft << ", shadows "
-                            << static_cast<int>(shadows) << ", best " << best;
+                            << static_cast<int>(probe_drafts) << ", best " << best;
           EXPECT_GE(mean, (preempted < 0.1 ? 0.95 : 0.92) * best) << told;
           EXPECT_GE(least, 0.97) << told;
         }
@@ -438,38 +439,38 @@ TEST(GammaReaction, OneSlowFirstDraftDoesNotEndDrafting) {
 // The policy never waits for a drafter that has not answered yet, nor for a drafter whose link is known to be
 // too slow.
 TEST(GammaReaction, StrangersAndFarDraftersAreNeverWaitedFor) {
-  for (const Shadows shadows : {Shadows::kCosts, Shadows::kTests}) {
-    Rounds silent("ewma", {.alpha = 0.9, .shadows = shadows, .answers = false});
-    Rounds far("ewma", {.alpha = 0.9, .link = 60, .shadows = shadows});
+  for (const ProbeDraftMode probe_drafts : {ProbeDraftMode::kCosts, ProbeDraftMode::kTests}) {
+    Rounds silent("ewma", {.alpha = 0.9, .probe_drafts = probe_drafts, .answers = false});
+    Rounds far("ewma", {.alpha = 0.9, .link = 60, .probe_drafts = probe_drafts});
     for (int i = 0; i < 2000; ++i) {
       EXPECT_EQ(silent.play(), 0);
       EXPECT_EQ(far.play(), 0);
     }
-    EXPECT_EQ(silent.shadows, 1);
-    EXPECT_GT(far.shadows, 1);
+    EXPECT_EQ(silent.probe_drafts, 1);
+    EXPECT_GT(far.probe_drafts, 1);
   }
 }
 
-// Where shadows are tested there are no other trials: from the first round on a useless drafter costs what a
-// few drafts lose before it is known for useless, and nothing afterwards.
-TEST(GammaReaction, TrialsInTheShadowLoseNothing) {
+// Where probe drafts are tested there are no other trials: from the first round on a useless drafter costs
+// what a few drafts lose before it is known for useless, and nothing afterwards.
+TEST(GammaReaction, TrialsInTheProbeDraftLoseNothing) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .shadows = Shadows::kTests}, seed);
+    Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .probe_drafts = ProbeDraftMode::kTests}, seed);
     rounds.speedup(300);
     EXPECT_LE(rounds.seconds - rounds.tokens, 3) << seed;
     EXPECT_GE(rounds.speedup(3000), 0.999) << seed;
-    EXPECT_GT(rounds.shadows, 20) << seed;
+    EXPECT_GT(rounds.probe_drafts, 20) << seed;
   }
 }
 
 // Where cores are shared the target pays for what drafters read. Trials that never find anything get rare.
 TEST(GammaReaction, ReadingIsPartOfTheBudget) {
-  Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .prefill = 3, .shadows = Shadows::kTests});
+  Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .prefill = 3, .probe_drafts = ProbeDraftMode::kTests});
   rounds.speedup(1000);  // until it is known for useless
-  rounds.shadows = 0;
+  rounds.probe_drafts = 0;
   rounds.speedup(4000);
-  EXPECT_GE(rounds.shadows, 3);
-  EXPECT_LE(rounds.shadows * 3.2, 0.0025 * 4000 + 2 * 3.2);
+  EXPECT_GE(rounds.probe_drafts, 3);
+  EXPECT_LE(rounds.probe_drafts * 3.2, 0.0025 * 4000 + 2 * 3.2);
 }
 
 // Passes of a second and, if `drafts`, draft tokens of a tenth.
@@ -493,10 +494,10 @@ std::vector<bool> reads(const CostModel& cost, const std::vector<std::pair<doubl
                                                  .batch_size = static_cast<int32_t>(prompts.size()),
                                                  .context_length = 100,
                                                  .cost = &cost,
-                                                 .shadows = Shadows::kTests,
+                                                 .probe_drafts = ProbeDraftMode::kTests,
                                                  .prefill_seconds = seconds,
                                                  .remaining = remaining});
-    read.push_back(gamma > 0 || policies.back()->shadow() > 0);
+    read.push_back(gamma > 0 || policies.back()->probe_draft() > 0);
   }
   return read;
 }
@@ -521,10 +522,10 @@ TEST(GammaReaction, OneSequenceFindsOutWhatDraftsCost) {
             (std::vector<bool>{true, true, true}));
 }
 
-TEST(GammaReaction, ShadowsBringDraftingBack) {
-  for (const Shadows shadows : {Shadows::kCosts, Shadows::kTests})
+TEST(GammaReaction, ProbeDraftsBringDraftingBack) {
+  for (const ProbeDraftMode probe_drafts : {ProbeDraftMode::kCosts, ProbeDraftMode::kTests})
     for (uint64_t seed = 1; seed <= 20; ++seed) {
-      Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .shadows = shadows}, seed);
+      Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .probe_drafts = probe_drafts}, seed);
       for (int i = 0; i < 400; ++i) rounds.play();
       rounds.world.alpha = 0.9;
       int32_t gamma = 0;

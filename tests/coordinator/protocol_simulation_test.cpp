@@ -23,19 +23,19 @@ struct Schedule {
   int ranks = 0;               // that take slices of dense q; 0: the target has no endpoints for slices
   bool hidden_states = false;  // drafters need rows of the target's
   bool own = false;            // and the target drafts, too
-  bool shadows = false;        // drafts that rounds do not wait for, some of which come to nothing
+  bool probe_drafts = false;   // drafts that rounds do not wait for, some of which come to nothing
 };
 
-// Rounds with and without drafts, and shadow drafts beside rounds of both kinds.
-class ShadowyGamma final : public GammaPolicy {
+// Rounds with and without drafts, and probe drafts beside rounds of both kinds.
+class ProbingGamma final : public GammaPolicy {
  public:
   int32_t next(const GammaContext& context) override {
-    EXPECT_NE(context.shadows, Shadows::kNone);
+    EXPECT_NE(context.probe_drafts, ProbeDraftMode::kNone);
     return ++rounds_ % 5 == 0 ? 2 : 0;
   }
   void update(const RoundOutcome&) override {}
-  int32_t shadow() const override { return rounds_ % 3; }
-  void observe_shadow(int32_t drafted, int32_t accepted) override {
+  int32_t probe_draft() const override { return rounds_ % 3; }
+  void observe_probe_draft(int32_t drafted, int32_t accepted) override {
     EXPECT_LE(drafted, 2);
     EXPECT_LE(accepted, std::max(drafted, 2));
   }
@@ -44,17 +44,17 @@ class ShadowyGamma final : public GammaPolicy {
   int32_t rounds_ = 0;
 };
 
-// Plain rounds with shadow drafts, and what was learnt from these.
-class ShadowsOnly final : public GammaPolicy {
+// Plain rounds with probe drafts, and what was learnt from these.
+class ProbeDraftsOnly final : public GammaPolicy {
  public:
   struct Learnt {
     int32_t drafted = 0, accepted = 0;
   };
-  explicit ShadowsOnly(Learnt* learnt) : learnt_(learnt) {}
+  explicit ProbeDraftsOnly(Learnt* learnt) : learnt_(learnt) {}
   int32_t next(const GammaContext&) override { return 0; }
   void update(const RoundOutcome&) override {}
-  int32_t shadow() const override { return 2; }
-  void observe_shadow(int32_t drafted, int32_t accepted) override {
+  int32_t probe_draft() const override { return 2; }
+  void observe_probe_draft(int32_t drafted, int32_t accepted) override {
     learnt_->drafted += drafted;
     learnt_->accepted += accepted;
   }
@@ -111,11 +111,11 @@ Schedule random_schedule(uint64_t seed) {
   schedule.options.fanout = pick(random, 1, 8);
   const int32_t gamma = pick(random, 0, 8);
   schedule.gamma = [gamma]() -> std::unique_ptr<GammaPolicy> {
-    if (gamma == 7) return std::make_unique<ShadowyGamma>();
+    if (gamma == 7) return std::make_unique<ProbingGamma>();
     return gamma == 6 ? make_heuristic_gamma({.start = 5, .min = 1, .max = 16, .guard = false})
                       : make_fixed_gamma(gamma);
   };
-  schedule.shadows = gamma >= 7;
+  schedule.probe_drafts = gamma >= 7;
   if (gamma == 8) schedule.gamma = parse_gamma_policy("ewma").value();
   schedule.options.tree = random_tree(seed);
   schedule.workers = pick(random, 0, 3);
@@ -180,7 +180,8 @@ class ProtocolSimulation : public ::testing::Test {
     Schedule schedule = random_schedule(seed);
     schedule.options.target_groups = groups;
     schedule.hidden_states = schedule.own = true;
-    if (std::exchange(schedule.shadows, true) || seed % 2 == 0)  // a policy that draws no shadows of its own
+    if (std::exchange(schedule.probe_drafts, true) ||
+        seed % 2 == 0)  // a policy that draws no probe drafts of its own
       schedule.gamma = parse_gamma_policy(seed % 4 == 0 ? "ewma" : "fixed:gamma=3").value();
     schedule.options.pipeline = Pipeline::kLockstep;
     schedule.options.max_num_seqs = 2;  // more rounds
@@ -241,7 +242,8 @@ class ProtocolSimulation : public ::testing::Test {
     EXPECT_LE(begun, static_cast<int64_t>(schedule.requests.size()));
     const auto& dropped = cluster.protocol().totals().drafts_dropped;
     for (size_t i = 0; i < dropped_.size(); ++i) dropped_[i] += dropped[i];
-    if (!schedule.shadows) dropped_unshadowed_ += std::accumulate(dropped.begin(), dropped.end(), int64_t{0});
+    if (!schedule.probe_drafts)
+      dropped_unprobed_ += std::accumulate(dropped.begin(), dropped.end(), int64_t{0});
   }
 
   static void check_outcome(const Request& request, const SimulatedOutcome& outcome, bool target_failed) {
@@ -284,7 +286,7 @@ class ProtocolSimulation : public ::testing::Test {
   int64_t finished(FinishReason reason) const { return finished_[static_cast<size_t>(reason)]; }
   int64_t dropped(DropReason reason) const { return dropped_[static_cast<size_t>(reason)]; }
 
-  int64_t accepted_ = 0, hits_ = 0, misses_ = 0, dropped_unshadowed_ = 0;
+  int64_t accepted_ = 0, hits_ = 0, misses_ = 0, dropped_unprobed_ = 0;
   int64_t sliced_ = 0;  // drafts that were verified by slices
   int64_t prefix_hits_ = 0, preemptions_ = 0, failovers_ = 0;
   std::array<int64_t, 2> groups_used_{};   // target groups, of all schedules: those nothing began in, others
@@ -303,8 +305,8 @@ TEST_F(ProtocolSimulation, WithoutFaultsNothingIsDropped) {
   EXPECT_GT(hits_, 1000);
   EXPECT_GT(misses_, 1000);
   EXPECT_GT(prefix_hits_, 5000);
-  EXPECT_EQ(dropped_unshadowed_, 0);
-  EXPECT_GT(dropped_[static_cast<size_t>(DropReason::kShadow)], 1000);
+  EXPECT_EQ(dropped_unprobed_, 0);
+  EXPECT_GT(dropped_[static_cast<size_t>(DropReason::kProbeDraft)], 1000);
 }
 
 TEST_F(ProtocolSimulation, LossDuplicationAndReordering) {
@@ -420,7 +422,7 @@ TEST_F(ProtocolSimulation, SeveralTargetGroups) {
   EXPECT_GT(preemptions_, 50);
   EXPECT_GT(groups_used_[1], 4 * groups_used_[0]);
   EXPECT_EQ(failovers_, 0);
-  EXPECT_EQ(dropped_unshadowed_, 0);
+  EXPECT_EQ(dropped_unprobed_, 0);
 }
 
 // Texts go on in another group with their very bytes, and end with an error only when all were gone at once.
@@ -456,7 +458,7 @@ TEST_F(ProtocolSimulation, SlicesWithoutFaultsAreAllUsed) {
   EXPECT_GT(accepted_, 1000);
   EXPECT_GT(hits_, 1000);
   EXPECT_GT(sliced_, 5000);
-  EXPECT_EQ(dropped_unshadowed_, 0);
+  EXPECT_EQ(dropped_unprobed_, 0);
 }
 
 TEST_F(ProtocolSimulation, SlicesThatAreLost) {
@@ -535,7 +537,7 @@ TEST_F(ProtocolSimulation, RowsOfStatesWithoutFaults) {
   EXPECT_GT(accepted_, 1000);
   EXPECT_GT(told_, 10'000);
   // A round whose rows are on their way when it is asked once more is drafted for twice.
-  EXPECT_LT(dropped_unshadowed_, accepted_ / 100);
+  EXPECT_LT(dropped_unprobed_, accepted_ / 100);
   for (const DropReason reason : {DropReason::kWrongBase, DropReason::kWrongHash, DropReason::kBadIds})
     EXPECT_EQ(dropped(reason), 0);
 }
@@ -674,17 +676,17 @@ TEST(Mute, AWorkerThatOnlySaysThatItIsThereCostsSeconds) {
   }
 }
 
-// With synthetic acceptance rounds accept what its process says, whatever the text, and so do shadows.
-TEST(ShadowDrafts, TeachWhatRoundsWouldAccept) {
+// With synthetic acceptance rounds accept what its process says, whatever the text, and so do probe drafts.
+TEST(ProbeDrafts, TeachWhatRoundsWouldAccept) {
   for (const char* rates : {"", "rates:1", "rates:0"}) {
     SCOPED_TRACE(rates);
-    ShadowsOnly::Learnt learnt;
+    ProbeDraftsOnly::Learnt learnt;
     ProtocolOptions options;
     if (*rates != '\0')
       options.synthetic_acceptance =
           std::make_shared<AcceptanceProcess>(AcceptanceProcess::parse(rates, 1).value());
     SimulatedCluster cluster(
-        1, options, [&learnt] { return std::make_unique<ShadowsOnly>(&learnt); }, Faults{}, 1, 0.5);
+        1, options, [&learnt] { return std::make_unique<ProbeDraftsOnly>(&learnt); }, Faults{}, 1, 0.5);
     SimulatedRequest simulated;
     simulated.request.prompt = {TokenId(1), TokenId(2)};
     simulated.request.max_tokens = 60;

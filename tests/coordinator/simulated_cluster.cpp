@@ -110,13 +110,13 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
   target.target->max_sequences = static_cast<size_t>(places_);
   target.target->drafts = drafts_at_targets_;
   target.target->accuracy = accuracy_;
-  SliceDoors doors;
-  doors.of_rank.assign(static_cast<size_t>(ranks_.count()), {.endpoint = "tcp://nowhere:1", .gpu = {}});
+  SliceEndpoints endpoints;
+  endpoints.of_rank.assign(static_cast<size_t>(ranks_.count()), {.endpoint = "tcp://nowhere:1", .gpu = {}});
   step(MessageReceived{peer, Hello{.role = Role::kTarget,
                                    .generation = Generation(generation_++),
                                    .model = toy_info(),
                                    .max_sequences = kTargetSequences,
-                                   .slices = doors,
+                                   .slices = endpoints,
                                    .own_drafter = drafts_at_targets_ ? uint64_t{1} : 0,
                                    .kv_blocks = kv_blocks_,
                                    .hidden_state_head = hidden_states_ ? kToyHiddenStateHead : 0,
@@ -220,7 +220,7 @@ Status SimulatedCluster::send_slice(PeerId peer, int rank, const QSlice& slice) 
   const SliceFaults none{.max_delay_us = 1};
   const SliceFaults& faults =
       faults_.slices.only_rank < 0 || faults_.slices.only_rank == rank ? faults_.slices : none;
-  if (strikes(faults.refuse_send, slices_struck_.refuse_send) || ranks_.door_is_full(rank))
+  if (strikes(faults.refuse_send, slices_struck_.refuse_send) || ranks_.endpoint_is_full(rank))
     return resource_exhausted("simulated");
   ranks_.hand_over(rank, slice);
   if (strikes(faults.drop, slices_struck_.drop)) return {};
@@ -232,7 +232,7 @@ Status SimulatedCluster::send_slice(PeerId peer, int rank, const QSlice& slice) 
       ranks_.arrive(rank, copy);
       try_verify(targets_.front());
     };
-    network_.carry(VirtualNetwork::to_door(peer, rank), faults.max_delay_us, faults.reorder, arrives);
+    network_.carry(VirtualNetwork::to_endpoint(peer, rank), faults.max_delay_us, faults.reorder, arrives);
   }
   return {};
 }

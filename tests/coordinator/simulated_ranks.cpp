@@ -18,7 +18,7 @@ uint32_t weight_of(const QSlice& slice, int64_t width, size_t row, int64_t id) {
 
 }  // namespace
 
-class SimulatedRanks::Door final : public Transport {
+class SimulatedRanks::RankEndpoint final : public Transport {
  public:
   Status send(PeerId, const Message&) override { return unsupported("doors only take"); }
   std::optional<Incoming> receive(Clock::time_point) override {
@@ -36,16 +36,16 @@ class SimulatedRanks::Door final : public Transport {
 };
 
 struct SimulatedRanks::Rank {
-  Rank(std::unique_ptr<Door> own_door, const SliceSlotsOptions& options)
-      : door(own_door.get()), inbox(std::move(own_door), options) {}
-  Door* const door;  // the inbox's
+  Rank(std::unique_ptr<RankEndpoint> own_endpoint, const SliceSlotsOptions& options)
+      : endpoint(own_endpoint.get()), inbox(std::move(own_endpoint), options) {}
+  RankEndpoint* const endpoint;  // the inbox's
   SliceInbox inbox;
 };
 
 SimulatedRanks::SimulatedRanks(int count, int32_t sequences, int32_t rows) {
   for (int r = 0; r < count; ++r)
     ranks_.push_back(std::make_unique<Rank>(
-        std::make_unique<Door>(),
+        std::make_unique<RankEndpoint>(),
         SliceSlotsOptions{
             .range = vocab_range(kToyVocab, {r, count}), .sequences = sequences, .rows = rows}));
 }
@@ -60,12 +60,12 @@ void SimulatedRanks::hand_over(int rank, const QSlice& slice) {
   check(is_new || at->second.weights == slice.weights, "a worker drew one draft from two distributions");
 }
 
-bool SimulatedRanks::door_is_full(int rank) const {
-  return ranks_[static_cast<size_t>(rank)]->door->waiting.size() >= kHighWaterMark;
+bool SimulatedRanks::endpoint_is_full(int rank) const {
+  return ranks_[static_cast<size_t>(rank)]->endpoint->waiting.size() >= kHighWaterMark;
 }
 
 void SimulatedRanks::arrive(int rank, const QSlice& slice) {
-  ranks_[static_cast<size_t>(rank)]->door->waiting.push_back(slice);
+  ranks_[static_cast<size_t>(rank)]->endpoint->waiting.push_back(slice);
 }
 
 void SimulatedRanks::begin(const StepPlan& plan) {

@@ -22,7 +22,7 @@ class SimulatedRanks {
   // hand_over(): a worker sends a slice to `rank`, before any fault can strike. arrive(): the slice reaches
   // the rank's endpoint.
   void hand_over(int rank, const QSlice& slice);
-  bool door_is_full(int rank) const;
+  bool endpoint_is_full(int rank) const;
   void arrive(int rank, const QSlice& slice);
 
   void begin(const StepPlan& plan);
@@ -36,7 +36,7 @@ class SimulatedRanks {
   const std::string& error() const { return error_; }  // of the first violation
 
  private:
-  class Door;
+  class RankEndpoint;
   struct Rank;
   using DraftName = std::tuple<SequenceId, Round, Generation>;
   void check(bool condition, const char* what);

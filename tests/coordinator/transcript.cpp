@@ -182,9 +182,9 @@ Event Transcript::parse_hello(Line& line) {
   hello.max_sequences = static_cast<int32_t>(line.setting("sequences", 8));
   hello.kv_blocks = line.setting("kv_blocks", 0);
   return MessageReceived{peer(name), hello,
-                         line.is("door", "outside")   ? Door::kOutside
-                         : line.is("door", "targets") ? Door::kTargets
-                                                      : Door::kInside};
+                         line.is("door", "outside")   ? TrustZone::kOutside
+                         : line.is("door", "targets") ? TrustZone::kTargets
+                                                      : TrustZone::kInside};
 }
 
 Event Transcript::parse_submit(Line& line) {

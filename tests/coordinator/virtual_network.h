@@ -24,7 +24,7 @@ class VirtualNetwork {
   };
   static Link to_worker(PeerId peer) { return {peer, 1}; }
   static Link from_worker(PeerId peer) { return {peer, 0}; }
-  static Link to_door(PeerId peer, int rank) { return {peer, 2 + rank}; }
+  static Link to_endpoint(PeerId peer, int rank) { return {peer, 2 + rank}; }
 
   explicit VirtualNetwork(std::mt19937_64& random) : random_(random) {}
 

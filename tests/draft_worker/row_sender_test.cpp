@@ -49,7 +49,7 @@ struct MemoryLink final : RowLink {
 class RowSenderTest : public ::testing::Test {
  protected:
   RowSenderTest() {
-    for (int i = 0; i < 2; ++i) doors_.push_back(hub_->connect());
+    for (int i = 0; i < 2; ++i) endpoints_.push_back(hub_->connect());
     RowLinks links{.new_id = [] { return Result<std::string>("it"); }, .join = {}, .rows = 3, .slots = 2};
     links.join = [this](const std::string&) -> Result<std::unique_ptr<RowLink>> {
       auto link = std::make_unique<MemoryLink>();
@@ -60,7 +60,7 @@ class RowSenderTest : public ::testing::Test {
   }
   void connect() {
     Draft first = draft(9, {{1, 1, 1, 1}});
-    EXPECT_FALSE(sender_->send(first, doors_));
+    EXPECT_FALSE(sender_->send(first, endpoints_));
     for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(std::holds_alternative<LinkOffer>(heard()));
     link_->now = LinkState::kReady;
   }
@@ -89,7 +89,7 @@ class RowSenderTest : public ::testing::Test {
 
   std::shared_ptr<InprocHub> hub_ = make_inproc_hub();
   std::unique_ptr<Transport> coordinator_ = hub_->coordinator_end();
-  std::vector<std::unique_ptr<Transport>> doors_;
+  std::vector<std::unique_ptr<Transport>> endpoints_;
   MemoryLink* link_ = nullptr;
   std::unique_ptr<RowSender> sender_;
   PeerId last_;
@@ -98,7 +98,7 @@ class RowSenderTest : public ::testing::Test {
 TEST_F(RowSenderTest, RowsOfTheHostAreAnnouncedToEveryRankAndSent) {
   connect();
   Draft sent = draft(1, {{5, 6, 0, 7}, {8, 9}});  // the second ends with zeros
-  ASSERT_TRUE(sender_->send(sent, doors_));
+  ASSERT_TRUE(sender_->send(sent, endpoints_));
   EXPECT_EQ(link_->sent, (std::vector<std::vector<uint16_t>>{{5, 6, 0, 7, 8, 9, 0, 0}}));
   for (int rank = 0; rank < 2; ++rank) {
     const auto transfer = std::get<QTransfer>(heard());
@@ -116,7 +116,7 @@ TEST_F(RowSenderTest, RowsThatStayedOnTheDeviceAreSentFromThere) {
   keep(1, 0, {1, 2, 3, 4});
   keep(1, 1, {5, 6, 7, 8});
   Draft sent = draft(1, {{}});  // cut to one
-  ASSERT_TRUE(sender_->send(sent, doors_));
+  ASSERT_TRUE(sender_->send(sent, endpoints_));
   EXPECT_EQ(link_->sent, (std::vector<std::vector<uint16_t>>{{1, 2, 3, 4}}));
   const auto transfer = std::get<QTransfer>(heard());
   EXPECT_EQ(transfer.sums, std::vector<uint64_t>{50});
@@ -128,7 +128,7 @@ TEST_F(RowSenderTest, RowsOfBothKindsGoTogether) {
   ASSERT_TRUE(sender_->reserve(SequenceId(1), 2));
   keep(1, 1, {5, 6, 7, 8});
   Draft sent = draft(1, {{1, 2, 3, 4}, {}});
-  ASSERT_TRUE(sender_->send(sent, doors_));
+  ASSERT_TRUE(sender_->send(sent, endpoints_));
   EXPECT_EQ(link_->sent, (std::vector<std::vector<uint16_t>>{{1, 2, 3, 4, 5, 6, 7, 8}}));
 }
 
@@ -138,7 +138,7 @@ TEST_F(RowSenderTest, AWordFromAnyRankEndsTheLinkAndTheRowsComeHome) {
   keep(1, 0, {1, 2, 3, 2048});
   ASSERT_TRUE(coordinator_->send(last_, Failure{"no"}).ok());
   Draft sent = draft(1, {{}});
-  EXPECT_FALSE(sender_->send(sent, doors_));
+  EXPECT_FALSE(sender_->send(sent, endpoints_));
   EXPECT_EQ(link_->why, "no");
   EXPECT_EQ(sent.q[0].weights, (std::vector<uint32_t>{1, 2, 3, weight_of_short_bits(2048)}));
   EXPECT_FALSE(sender_->reserve(SequenceId(1), 1));
@@ -149,7 +149,7 @@ TEST_F(RowSenderTest, ASlotIsTakenUntilItsTransferIsDone) {
   connect();
   const auto sends = [&](uint64_t sequence) {
     Draft sent = draft(sequence, {{1, 2}});
-    return sender_->send(sent, doors_);
+    return sender_->send(sent, endpoints_);
   };
   EXPECT_TRUE(sends(1));
   ASSERT_TRUE(sender_->reserve(SequenceId(2), 1));

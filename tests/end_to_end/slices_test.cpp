@@ -72,9 +72,9 @@ TEST(Slices, GiveTheTextOfWholeRows) {
 
 // Swallows the slices of the drafts with these numbers, also when they come again: a drafter that seems slow
 // is asked again.
-class LeakyDoor final : public Transport {
+class LeakyEndpoint final : public Transport {
  public:
-  LeakyDoor(std::unique_ptr<Transport> inner, size_t first, size_t last)
+  LeakyEndpoint(std::unique_ptr<Transport> inner, size_t first, size_t last)
       : inner_(std::move(inner)), first_(first), last_(last) {}
   Status send(PeerId to, const Message& message) override { return inner_->send(to, message); }
   std::optional<Incoming> receive(Clock::time_point deadline) override {
@@ -104,9 +104,9 @@ TEST(Slices, ADraftIsGivenUpByAllRanksIfOneMissesItsSlice) {
     options.slices = true;
     options.tp_size = ranks;
     options.slice_timeout = std::chrono::milliseconds(500);  // of the one slice; others are there long before
-    options.door = [](int rank, std::unique_ptr<Transport> door) -> std::unique_ptr<Transport> {
-      if (rank != 1) return door;
-      return std::make_unique<LeakyDoor>(std::move(door), 7, 7);
+    options.endpoint = [](int rank, std::unique_ptr<Transport> endpoint) -> std::unique_ptr<Transport> {
+      if (rank != 1) return endpoint;
+      return std::make_unique<LeakyEndpoint>(std::move(endpoint), 7, 7);
     };
     TestCluster cluster(options);
     const auto results = cluster.run(requests());
@@ -149,8 +149,9 @@ TEST(Slices, TheRoundOfALostDraftIsAPlainOne) {
   ClusterOptions lossy = tested;
   lossy.drafters = kSequences;  // each has one sequence, and is cut off by its first loss
   lossy.slice_timeout = std::chrono::milliseconds(50);
-  lossy.door = [](int rank, std::unique_ptr<Transport> door) -> std::unique_ptr<Transport> {
-    return rank == 0 ? std::move(door) : std::make_unique<LeakyDoor>(std::move(door), 1, kSequences);
+  lossy.endpoint = [](int rank, std::unique_ptr<Transport> endpoint) -> std::unique_ptr<Transport> {
+    return rank == 0 ? std::move(endpoint)
+                     : std::make_unique<LeakyEndpoint>(std::move(endpoint), 1, kSequences);
   };
   const auto expected = second_tokens(plain), seen = second_tokens(lossy);
   EXPECT_EQ(seen.second, kSequences);

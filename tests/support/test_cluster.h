@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "cluster/slice_doors.h"
+#include "cluster/slice_endpoints.h"
 #include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
 #include "draft_worker/draft_worker.h"
@@ -59,10 +59,10 @@ struct ClusterOptions {
   bool tree_by_rank = false;  // as TreeOptions::by_rank
   int drafters = 1;
   std::string link;  // --emulate-link
-  // Dense q in slices, over Unix sockets, or over TCP with keys as the wire requires. `door` wraps a rank's
-  // transport.
+  // Dense q in slices, over Unix sockets, or over TCP with keys as the wire requires. `endpoint` wraps a
+  // rank's transport.
   bool slices = false;
-  std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport> door)> door;
+  std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport> endpoint)> endpoint;
   std::chrono::milliseconds slice_timeout{60'000};
   // Besides, from device to device; `links` makes an end's.
   std::function<RowLinks(RowLinkOptions end)> links;
@@ -248,7 +248,7 @@ class TestCluster {
             tell_hidden_states(*model, r == 0, target);
           else if (head)
             target.drafter = std::make_shared<HiddenStateDrafter>(*model, std::move(head), drafting);
-          if (options_.slices || options_.hidden_state_links) open_door(*model, group, target);
+          if (options_.slices || options_.hidden_state_links) open_endpoint(*model, group, target);
           target.head =
               head_of(options_.draft, vocab_range(model->config().vocab_size, {r, options_.tp_size}));
           TargetWorker worker(*model, group, std::move(target));
@@ -310,23 +310,23 @@ class TestCluster {
     return std::make_shared<const DraftHead>(DraftHead::load(directory(model), ids, 1).value());
   }
 
-  void open_door(const Model& model, Collectives& group, TargetOptions& target) {
+  void open_endpoint(const Model& model, Collectives& group, TargetOptions& target) {
     const bool tcp = options_.wire == Wire::kZmqTcp;
-    OpenSliceDoor door = open_slice_doors(group, {.host = tcp ? "127.0.0.1" : "",
-                                                  .encrypted = tcp,
-                                                  .max_message_bytes = 1 << 20,
-                                                  .high_water_mark = 2 * options_.max_num_seqs});
-    if (!door.own) throw std::runtime_error("no doors for slices");
-    if (options_.door) door.own = options_.door(group.rank(), std::move(door.own));
+    OpenSliceEndpoint endpoint = open_slice_endpoints(group, {.host = tcp ? "127.0.0.1" : "",
+                                                              .encrypted = tcp,
+                                                              .max_message_bytes = 1 << 20,
+                                                              .high_water_mark = 2 * options_.max_num_seqs});
+    if (!endpoint.own) throw std::runtime_error("no doors for slices");
+    if (options_.endpoint) endpoint.own = options_.endpoint(group.rank(), std::move(endpoint.own));
     target.slice_inbox = std::make_shared<SliceInbox>(
-        std::move(door.own),
+        std::move(endpoint.own),
         SliceSlotsOptions{.range = vocab_range(model.config().vocab_size, {group.rank(), group.size()}),
                           .rank = group.rank(),
                           .sequences = options_.max_num_seqs,
                           .rows = 16},
         links(model.config().vocab_size, 1 + group.rank(), options_.max_num_seqs + 1),
         group.rank() == 0 ? hidden_state_links(target.hidden_state_width, 0) : RowLinks());
-    target.slices = std::move(door.all);
+    target.slices = std::move(endpoint.all);
     target.slice_timeout = options_.slice_timeout;
   }
 

@@ -51,7 +51,7 @@ TEST(Allocation, NoneInSteadyState) {
 }
 
 // Hands out slices that were made before, and takes their storage back.
-class PreparedDoor final : public Transport {
+class PreparedEndpoint final : public Transport {
  public:
   Status send(PeerId, const Message&) override { return unsupported("this end only takes"); }
   std::optional<Incoming> receive(Clock::time_point) override {
@@ -75,8 +75,8 @@ class PreparedDoor final : public Transport {
 TEST(Allocation, NoneForSlicesOfDenseQ) {
   constexpr int32_t kVocab = 3000, kDrafted = 4, kSequences = 6;
   std::mt19937_64 rng(2);
-  auto owned = std::make_unique<PreparedDoor>();
-  PreparedDoor& door = *owned;
+  auto owned = std::make_unique<PreparedEndpoint>();
+  PreparedEndpoint& endpoint = *owned;
   SliceInbox inbox(std::move(owned), {.range = {0, kVocab}, .sequences = kSequences, .rows = 8});
   const auto group = make_single_collectives();
   ShardedVerifier verifier(*group);
@@ -94,15 +94,15 @@ TEST(Allocation, NoneForSlicesOfDenseQ) {
   std::vector<float> shard(kSequences * (kDrafted + 1) * kVocab);
   const LogitsShard logits{
       TensorView<float, 2>(shard.data(), {kSequences * (kDrafted + 1), kVocab}), {0, kVocab}, kVocab};
-  door.returned.reserve(kSequences);
+  endpoint.returned.reserve(kSequences);
   for (uint32_t round = 1; round < 5; ++round) {
-    door.slices.clear();
-    door.returned.clear();
+    endpoint.slices.clear();
+    endpoint.returned.clear();
     for (PlanEntry& entry : entries) {
       entry.round = Round(round);
-      door.slices.push_back({.sequence = entry.sequence, .round = entry.round, .rows = kDrafted});
+      endpoint.slices.push_back({.sequence = entry.sequence, .round = entry.round, .rows = kDrafted});
       for (int i = 0; i < kDrafted * kVocab; ++i)
-        door.slices.back().weights.push_back(static_cast<uint16_t>(1 + rng() % 2000));
+        endpoint.slices.back().weights.push_back(static_cast<uint16_t>(1 + rng() % 2000));
     }
     for (float& logit : shard) logit = static_cast<float>(rng() % 1000) / 100;
     const int64_t before = allocations_here();
@@ -124,7 +124,7 @@ TEST(Allocation, NoneForSlicesOfDenseQ) {
     if (round > 1) {
       EXPECT_EQ(allocations_here() - gathered, 0) << "round " << round;
     }
-    EXPECT_EQ(door.returned.size(), static_cast<size_t>(kSequences));
+    EXPECT_EQ(endpoint.returned.size(), static_cast<size_t>(kSequences));
   }
 }
 

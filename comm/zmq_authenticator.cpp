@@ -1,4 +1,4 @@
-#include "comm/zmq_doorkeeper.h"
+#include "comm/zmq_authenticator.h"
 
 #include <spdlog/spdlog.h>
 
@@ -26,22 +26,22 @@ std::set<std::string> decoded(const std::vector<std::string>& keys) {
 
 }  // namespace
 
-Doorkeeper::Doorkeeper(zmq::context_t& context, const CurveKeys& keys)
-    : door_(context, zmq::socket_type::rep), allowed_(decoded(keys.allowed)), file_(keys.allowed_file) {
-  door_.set(zmq::sockopt::linger, 0);
-  door_.bind("inproc://zeromq.zap.01");
+Authenticator::Authenticator(zmq::context_t& context, const CurveKeys& keys)
+    : socket_(context, zmq::socket_type::rep), allowed_(decoded(keys.allowed)), file_(keys.allowed_file) {
+  socket_.set(zmq::sockopt::linger, 0);
+  socket_.bind("inproc://zeromq.zap.01");
   thread_ = start_thread([this](const std::stop_token& stop) {
     set_thread_role("keys");
     while (!stop.stop_requested())
-      if (poll_in(door_, std::chrono::milliseconds{20})) answer();
+      if (poll_in(socket_, std::chrono::milliseconds{20})) answer();
   });
 }
 
-void Doorkeeper::answer() {
+void Authenticator::answer() {
   zmq::message_t part;
-  if (!receive_now(door_, part)) return;
+  if (!receive_now(socket_, part)) return;
   std::vector<std::string> question{part.to_string()};
-  while (part.more() && receive_now(door_, part)) question.push_back(part.to_string());
+  while (part.more() && receive_now(socket_, part)) question.push_back(part.to_string());
   // version, request, domain, address, identity, mechanism, credentials
   const bool known = question.size() == 7 && question[5] == "CURVE" && may_enter(question[6]);
   refused_ += !known;
@@ -49,15 +49,15 @@ void Doorkeeper::answer() {
       "1.0", question.size() > 1 ? question[1] : "", known ? "200" : "400", known ? "OK" : "unknown key", "",
       ""};
   for (size_t i = 0; i < reply.size(); ++i)
-    door_.send(zmq::buffer(reply[i]),
-               i + 1 < reply.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    socket_.send(zmq::buffer(reply[i]),
+                 i + 1 < reply.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
 }
 
-bool Doorkeeper::may_enter(const std::string& key) {
+bool Authenticator::may_enter(const std::string& key) {
   return allowed_.contains(key) || (!file_.empty() && listed_keys().contains(key));
 }
 
-std::set<std::string> Doorkeeper::listed_keys() {
+std::set<std::string> Authenticator::listed_keys() {
   const auto keys = read_public_keys(file_);
   const std::string& fault = keys.status().message();
   if (std::exchange(told_, fault) != fault && !keys.ok())

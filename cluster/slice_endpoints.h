@@ -11,22 +11,22 @@
 
 namespace outrider {
 
-struct SliceDoorOptions {
+struct SliceEndpointOptions {
   std::string
       host;  // this rank's, as others see it; empty: a Unix socket of this user's, all are on one host
   bool encrypted = false;  // on TCP; if libzmq has no CURVE, no endpoint is opened unless allow_remote
   bool allow_remote = false;
   int64_t max_message_bytes = 0;
   int high_water_mark = 0;  // unread slices of each worker
-  std::string gpu;          // of this rank, for SliceDoor
+  std::string gpu;          // of this rank, for SliceEndpoint
 };
 
-struct OpenSliceDoor {
+struct OpenSliceEndpoint {
   std::unique_ptr<Transport> own;  // null: some rank could not open one, and none is used
-  SliceDoors all;
+  SliceEndpoints all;
 };
 
 // Collective over the target group.
-OpenSliceDoor open_slice_doors(Collectives& group, const SliceDoorOptions& options);
+OpenSliceEndpoint open_slice_endpoints(Collectives& group, const SliceEndpointOptions& options);
 
 }  // namespace outrider

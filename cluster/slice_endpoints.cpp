@@ -1,4 +1,4 @@
-#include "cluster/slice_doors.h"
+#include "cluster/slice_endpoints.h"
 
 #include <spdlog/spdlog.h>
 
@@ -46,7 +46,7 @@ Secrets agree_on_secrets(Collectives& group, bool encrypted) {
   return secrets;
 }
 
-Result<std::unique_ptr<Transport>> bind(const SliceDoorOptions& options, const Secrets& secrets) {
+Result<std::unique_ptr<Transport>> bind(const SliceEndpointOptions& options, const Secrets& secrets) {
   ZmqOptions zmq;
   zmq.cluster = secrets.cluster;
   zmq.max_message_bytes = options.max_message_bytes;
@@ -72,25 +72,25 @@ std::vector<Text> gather(Collectives& group, const Text& mine) {
 
 }  // namespace
 
-OpenSliceDoor open_slice_doors(Collectives& group, const SliceDoorOptions& options) {
+OpenSliceEndpoint open_slice_endpoints(Collectives& group, const SliceEndpointOptions& options) {
   const Secrets secrets = agree_on_secrets(group, options.encrypted);
-  OpenSliceDoor door;
+  OpenSliceEndpoint endpoint;
   Text mine{};
   if (auto bound = bind(options, secrets); bound.ok()) {
-    door.own = std::move(bound).value();
-    mine = text_of(door.own->endpoint());
+    endpoint.own = std::move(bound).value();
+    mine = text_of(endpoint.own->endpoint());
   } else {
     spdlog::warn("no slices of q: {}", bound.status().message());
   }
   const std::vector<Text> all = gather(group, mine), gpus = gather(group, text_of(options.gpu));
   if (std::any_of(all.begin(), all.end(), [](const Text& text) { return text[0] == 0; })) return {};
   for (size_t r = 0; r < all.size(); ++r)
-    door.all.of_rank.push_back({.endpoint = all[r].data(), .gpu = gpus[r].data()});
-  door.all.cluster = secrets.cluster;
-  door.all.server_key = secrets.server_public.data();
-  door.all.public_key = secrets.worker_public.data();
-  door.all.secret_key = secrets.worker_secret.data();
-  return door;
+    endpoint.all.of_rank.push_back({.endpoint = all[r].data(), .gpu = gpus[r].data()});
+  endpoint.all.cluster = secrets.cluster;
+  endpoint.all.server_key = secrets.server_public.data();
+  endpoint.all.public_key = secrets.worker_public.data();
+  endpoint.all.secret_key = secrets.worker_secret.data();
+  return endpoint;
 }
 
 }  // namespace outrider

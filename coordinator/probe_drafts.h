@@ -11,14 +11,14 @@
 
 namespace outrider {
 
-class ShadowDrafts {
+class ProbeDrafts {
  public:
-  ShadowDrafts(const ProtocolOptions& options, DrafterCosts& costs) : options_(options), costs_(costs) {}
+  ProbeDrafts(const ProtocolOptions& options, DrafterCosts& costs) : options_(options), costs_(costs) {}
 
   // Under match rules a probe draft can be compared with the text: a round accepts the tokens that the target
   // writes.
   static bool tests(const LiveRequest& live) { return is_match_rule(live.request.sampling.rule); }
-  // Takes the draft that live.link.shadow waits for, after its checks.
+  // Takes the draft that live.link.probe_draft waits for, after its checks.
   void take(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
             Clock::time_point now);
   // Compares the probe draft with the text; called whenever the text has grown.
@@ -27,7 +27,7 @@ class ShadowDrafts {
  private:
   void learn_costs(const LiveRequest& live, PoolWorker& worker, const Draft& draft, Clock::duration waited,
                    const RequestMap& requests);
-  std::optional<int32_t> accepted_of(const ShadowDraft& shadow, const Sequence& sequence) const;
+  std::optional<int32_t> accepted_of(const ProbeDraft& probe_draft, const Sequence& sequence) const;
 
   const ProtocolOptions& options_;
   DrafterCosts& costs_;

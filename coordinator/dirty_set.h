@@ -14,25 +14,27 @@
 
 namespace outrider {
 
-class Agenda {
+class DirtySet {
  public:
-  explicit Agenda(int32_t groups) : due_(static_cast<size_t>(groups)), stirred_(due_.size()) { stir_all(); }
+  explicit DirtySet(int32_t groups) : due_(static_cast<size_t>(groups)), is_dirty_(due_.size()) {
+    mark_all_dirty();
+  }
 
   // Marks the group dirty.
-  void stir(int32_t group) {
-    if (stirred_[static_cast<size_t>(group)]) return;
-    stirred_[static_cast<size_t>(group)] = true;
+  void mark_dirty(int32_t group) {
+    if (is_dirty_[static_cast<size_t>(group)]) return;
+    is_dirty_[static_cast<size_t>(group)] = true;
     now_.insert(std::upper_bound(now_.begin(), now_.end(), group), group);
   }
-  void stir_all() {
-    for (size_t i = 0; i < stirred_.size(); ++i) stir(static_cast<int32_t>(i));
+  void mark_all_dirty() {
+    for (size_t i = 0; i < is_dirty_.size(); ++i) mark_dirty(static_cast<int32_t>(i));
   }
   // Marks groups dirty whose deadline has passed.
   void wake(Clock::time_point now) {
-    for (auto at = by_time_.begin(); at != by_time_.end() && at->first <= now; ++at) stir(at->second);
+    for (auto at = by_time_.begin(); at != by_time_.end() && at->first <= now; ++at) mark_dirty(at->second);
   }
-  // The dirty groups, in ascending order; stir() may add to them during a visit.
-  const std::vector<int32_t>& stirred() const { return now_; }
+  // The dirty groups, in ascending order; mark_dirty() may add to them during a visit.
+  const std::vector<int32_t>& dirty() const { return now_; }
   // A dirty group was visited. `due`: its next deadline if no event comes before.
   void settle(int32_t group, std::optional<Clock::time_point> due) {
     auto& known = due_[static_cast<size_t>(group)];
@@ -42,12 +44,12 @@ class Agenda {
     known = due;
   }
   void settled_all() {
-    for (const int32_t group : now_) stirred_[static_cast<size_t>(group)] = false;
+    for (const int32_t group : now_) is_dirty_[static_cast<size_t>(group)] = false;
     before_.swap(now_);
     now_.clear();
   }
   // The groups that are dirty now or were at the last event, in ascending order.
-  std::vector<int32_t> stirred_lately() const {
+  std::vector<int32_t> lately_dirty() const {
     std::vector<int32_t> both;
     std::set_union(now_.begin(), now_.end(), before_.begin(), before_.end(), std::back_inserter(both));
     return both;
@@ -58,7 +60,7 @@ class Agenda {
 
  private:
   std::vector<std::optional<Clock::time_point>> due_;  // by group
-  std::vector<bool> stirred_;                          // dirty groups, by group
+  std::vector<bool> is_dirty_;                         // dirty groups, by group
   std::vector<int32_t> now_, before_;                  // dirty groups, ascending
   std::set<std::pair<Clock::time_point, int32_t>> by_time_;
 };
