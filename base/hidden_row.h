@@ -7,7 +7,7 @@
 
 namespace outrider {
 
-constexpr int kLeastHiddenBits = 3, kMostHiddenBits = 7;
+constexpr int kMinHiddenBits = 3, kMaxHiddenBits = 7;
 
 // Element i of the hidden state is codes[i] * scale. Codes are odd: levels lie half a step on either side of
 // zero.

@@ -44,7 +44,7 @@ inline void save(WireWriter& writer, const HiddenRowsField& field) {
   const auto bits = static_cast<uint8_t>(hidden_code_bits(field.rows));
   writer.require(count <= writer.limits().draft_tokens && width <= writer.limits().ids,
                  "more elements than the limit");
-  writer.require(count == 0 || (width > 0 && bits <= kMostHiddenBits), "a state that is not well-formed");
+  writer.require(count == 0 || (width > 0 && bits <= kMaxHiddenBits), "a state that is not well-formed");
   for (const HiddenRow& row : field.rows)
     writer.require(can_travel(row, width), "a state that is not well-formed");
   if (!writer.ok()) return;
@@ -66,7 +66,7 @@ inline void load(WireReader& reader, HiddenRowsField& field) {
   reader.require(count <= reader.limits().draft_tokens, "more elements than the limit");
   if (!reader.ok() || count == 0) return;
   reader(bits, VarintField{width});
-  reader.require(bits >= 1 && bits <= kMostHiddenBits, "codes of so many bits");
+  reader.require(bits >= 1 && bits <= kMaxHiddenBits, "codes of so many bits");
   reader.require(width >= 1 && width <= reader.limits().ids, "more elements than the limit");
   if (!reader.ok()) return;
   const uint64_t row_bytes = sizeof(bf16) + sizeof(float) + (width * bits + 7) / 8;

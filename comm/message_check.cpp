@@ -12,13 +12,13 @@
 namespace outrider {
 namespace {
 
-constexpr int64_t kMostVocabulary = static_cast<int64_t>(WireLimits{}.ids);  // the largest row of q
+constexpr int64_t kMaxVocabulary = static_cast<int64_t>(WireLimits{}.ids);  // the largest row of q
 constexpr int64_t kMostTokens = static_cast<int64_t>(WireLimits{}.draft_tokens);
-constexpr int64_t kMostLogprobs = static_cast<int64_t>(WireLimits{}.logprobs);
-constexpr int64_t kMostRowBytes = static_cast<int64_t>(WireLimits{}.frame_bytes);
-constexpr int64_t kMostOutcomes = 4096;
-constexpr int64_t kMostNanoseconds = int64_t{1} << 50;  // a fortnight
-constexpr int64_t kMostPauseMs = int64_t{1} << 40;
+constexpr int64_t kMaxLogprobs = static_cast<int64_t>(WireLimits{}.logprobs);
+constexpr int64_t kMaxRowBytes = static_cast<int64_t>(WireLimits{}.frame_bytes);
+constexpr int64_t kMaxOutcomes = 4096;
+constexpr int64_t kMaxNanoseconds = int64_t{1} << 50;  // a fortnight
+constexpr int64_t kMaxPauseMs = int64_t{1} << 40;
 
 Status within(const char* field, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return {};
@@ -40,9 +40,9 @@ Status check_ids(const char* field, std::span<const TokenId> ids, int64_t vocab_
 
 Status check(const SamplingParams& p, int64_t vocab_size) {
   constexpr float kMost = std::numeric_limits<float>::max();
-  constexpr int32_t kMostK = std::numeric_limits<int32_t>::max();
+  constexpr int32_t kMaxK = std::numeric_limits<int32_t>::max();
   RETURN_IF_ERROR(real_within("temperature", p.temperature, 0, kMost));
-  RETURN_IF_ERROR(within("top_k", p.top_k, 0, kMostK));
+  RETURN_IF_ERROR(within("top_k", p.top_k, 0, kMaxK));
   RETURN_IF_ERROR(real_within("top_p", p.top_p, std::numeric_limits<float>::denorm_min(), 1));
   RETURN_IF_ERROR(real_within("min_p", p.min_p, 0, 1));
   RETURN_IF_ERROR(real_within("repetition_penalty", p.repetition_penalty,
@@ -51,7 +51,7 @@ Status check(const SamplingParams& p, int64_t vocab_size) {
   RETURN_IF_ERROR(real_within("frequency_penalty", p.frequency_penalty, -kMost, kMost));
   for (const auto& [id, bias] : p.logit_bias) RETURN_IF_ERROR(check_ids("logit_bias", {&id, 1}, vocab_size));
   RETURN_IF_ERROR(check_ids("ends", p.ends, vocab_size));
-  return within("logprobs", p.logprobs, -1, kMostLogprobs);
+  return within("logprobs", p.logprobs, -1, kMaxLogprobs);
 }
 
 Status check_fields(const Open& open, const MessageLimits& limits) {
@@ -72,7 +72,7 @@ Status check_fields(const TreeShape& shape) {
   for (size_t i = 0; i < shape.parents.size(); ++i) {
     RETURN_IF_ERROR(within("parents", shape.parents[i], kTreeRoot, static_cast<int64_t>(i) - 1));
     RETURN_IF_ERROR(within("the number of children of a node",
-                           ++children[static_cast<size_t>(shape.parents[i] + 1)], 1, kMostTreeChildren));
+                           ++children[static_cast<size_t>(shape.parents[i] + 1)], 1, kMaxTreeChildren));
   }
   constexpr float kMost = std::numeric_limits<float>::max();
   RETURN_IF_ERROR(within("nodes", shape.nodes, 0, kMostTokens));
@@ -80,7 +80,7 @@ Status check_fields(const TreeShape& shape) {
   RETURN_IF_ERROR(real_within("pass_price", shape.pass_price, 0, kMost));
   int64_t level = 1, nodes = 0;
   for (const int32_t width : shape.widths) {
-    RETURN_IF_ERROR(within("widths", width, 1, kMostTreeChildren));
+    RETURN_IF_ERROR(within("widths", width, 1, kMaxTreeChildren));
     nodes += level *= width;
     RETURN_IF_ERROR(within("the number of nodes of widths", nodes, 1, kMostTokens));
   }
@@ -111,16 +111,16 @@ Status check_fields(const Propose& propose, const MessageLimits& limits) {
   RETURN_IF_ERROR(check_ids("committed", propose.committed, limits.vocab_size));
   RETURN_IF_ERROR(within("gamma", propose.gamma, 0, kMostTokens));
   const bool is_sparse = propose.q_kind == QKind::kSparse;
-  RETURN_IF_ERROR(within("row_bytes", propose.row_bytes, is_sparse ? kLeastRowBytes : 0, kMostRowBytes));
+  RETURN_IF_ERROR(within("row_bytes", propose.row_bytes, is_sparse ? kMinRowBytes : 0, kMaxRowBytes));
   const bool is_hidden = propose.q_kind == QKind::kHidden;
-  RETURN_IF_ERROR(within("code_bits", propose.code_bits, is_hidden ? kLeastHiddenBits : 0, kMostHiddenBits));
+  RETURN_IF_ERROR(within("code_bits", propose.code_bits, is_hidden ? kMinHiddenBits : 0, kMaxHiddenBits));
   RETURN_IF_ERROR(within("sent_after_us", propose.sent_after_us, 0, std::numeric_limits<int32_t>::max()));
-  RETURN_IF_ERROR(within("fanout", propose.fanout, 0, kMostOutcomes));
+  RETURN_IF_ERROR(within("fanout", propose.fanout, 0, kMaxOutcomes));
   RETURN_IF_ERROR(check_fields(propose.stop).in("stop"));
   RETURN_IF_ERROR(check_fields(propose.successors, limits).in("successors"));
   RETURN_IF_ERROR(within("text_gamma", propose.text_gamma, 0, kMostTokens));
-  RETURN_IF_ERROR(within("pass_ns", propose.pass_ns, 0, kMostNanoseconds));
-  RETURN_IF_ERROR(within("row_ns", propose.row_ns, 0, kMostNanoseconds));
+  RETURN_IF_ERROR(within("pass_ns", propose.pass_ns, 0, kMaxNanoseconds));
+  RETURN_IF_ERROR(within("row_ns", propose.row_ns, 0, kMaxNanoseconds));
   return check_fields(propose.tree).in("tree");
 }
 
@@ -141,7 +141,7 @@ Status check_fields(const HiddenStateRows& rows, const MessageLimits& limits) {
 
 Status check_fields(const Welcome& welcome) {
   if (!welcome.accepted) return {};
-  RETURN_IF_ERROR(within("target.vocab_size", welcome.target.vocab_size, 1, kMostVocabulary));
+  RETURN_IF_ERROR(within("target.vocab_size", welcome.target.vocab_size, 1, kMaxVocabulary));
   // Some models name ids beyond their vocabulary, which never occur.
   RETURN_IF_ERROR(check_ids("eos_ids", welcome.eos_ids, std::numeric_limits<int32_t>::max()));
   const auto is_address = [](const SliceEndpoint& rank_endpoint) {
@@ -183,7 +183,7 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   RETURN_IF_ERROR(
       within("the number of drafted tokens", drafted, 0, samples ? limits.max_context - base : 0));
   RETURN_IF_ERROR(check_ids("draft", entry.draft, limits.vocab_size));
-  RETURN_IF_ERROR(within("prompt_logprobs", entry.prompt_logprobs, -1, kMostLogprobs));
+  RETURN_IF_ERROR(within("prompt_logprobs", entry.prompt_logprobs, -1, kMaxLogprobs));
   // The rank checks equal siblings, because only it knows the rule.
   const TreeLimits limits_of_tree{.equal_siblings = entry.q_kind != QKind::kNone};
   RETURN_IF_ERROR(check_tree(entry.tree(), limits_of_tree).in("the draft"));
@@ -215,7 +215,7 @@ Status check_from_job(const Message& message, const MessageLimits& limits) {
   if (const auto* rows = std::get_if<HiddenStateRows>(&message)) return check(*rows, limits);
   if (const auto* welcome = std::get_if<Welcome>(&message)) return check(*welcome);
   if (const auto* unload = std::get_if<Unload>(&message))
-    return within("pause_ms", unload->pause_ms, 0, kMostPauseMs).in("rest");
+    return within("pause_ms", unload->pause_ms, 0, kMaxPauseMs).in("rest");
   return {};
 }
 

@@ -24,7 +24,7 @@ struct MessageLimits {
 };
 
 // The shortest sparse row of q has room for one token of any vocabulary.
-constexpr int32_t kLeastRowBytes = 16;
+constexpr int32_t kMinRowBytes = 16;
 
 // Messages to a draft worker.
 Status check(const Welcome& welcome);

@@ -39,8 +39,8 @@ void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model,
-          Capped{m.vocabulary_beginnings, kMostVocabularyBeginnings}, m.max_sequences, m.slices,
-          m.head_fingerprint, m.own_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
+          Capped{m.vocabulary_beginnings, kMaxVocabularyBeginnings}, m.max_sequences, m.slices,
+          m.head_fingerprint, m.co_located_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
           m.successors, m.finds_text, m.row_price, m.process);
 }
 
@@ -150,7 +150,7 @@ void serialize(Archive& archive, StopRuleField& field) {
 
 template <class Archive>
 void serialize(Archive& archive, TokenSuccessors& m) {
-  const uint64_t rows = kMostSuccessorRows;
+  const uint64_t rows = kMaxSuccessorRows;
   archive(Capped{m.tokens, rows}, Capped{m.best, rows * kSuccessors});
   archive.require(m.best.size() == m.tokens.size() * kSuccessors, "successors that are not of its tokens");
 }

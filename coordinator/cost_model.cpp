@@ -11,7 +11,7 @@ namespace {
 constexpr double kForget = 0.98;          // weight of old measurements at each new one
 constexpr double kPseudoRows[] = {1, 9};  // plain decoding and a usual draft
 constexpr double kMeasuredWeight = 4;     // weight of the target's own measurement, in passes
-constexpr double kMostRowPrice = 0.95;    // a larger price would leave no base cost
+constexpr double kMaxRowPrice = 0.95;     // a larger price would leave no base cost
 constexpr double kContextRidge = 1e-3;    // of the context term, relative to its own spread
 constexpr double kMissedPrior = 4;        // passes that found the line right, if passes of as many
                                           // rows differ by so much (a share):
@@ -47,7 +47,7 @@ void CostModel::believe_prior() {
 
 void CostModel::expect_rows(double price) {
   if (!(price >= 0) || passes_ > 0 || !prior_.relative) return;
-  price = std::min(price, kMostRowPrice);
+  price = std::min(price, kMaxRowPrice);
   prior_.base = 1 - price;
   prior_.per_row = price;
   prior_.weight = kMeasuredWeight;

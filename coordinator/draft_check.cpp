@@ -42,7 +42,7 @@ bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
 bool is_welcome_tree(const Draft& draft, const DraftExpectation& expected) {
   const TreeLimits limits{.nodes = expected.tree_nodes,
                           .depth = expected.gamma,
-                          .children = kMostTreeChildren,
+                          .children = kMaxTreeChildren,
                           .equal_siblings = expected.equal_siblings};
   return check_tree(draft.tree(), limits).ok();
 }

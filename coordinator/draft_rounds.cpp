@@ -40,8 +40,8 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
     round.kind = worker->kind();
     const GammaContext context = terms_.gamma_context(live, *worker, batch_size);
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
-    round.priced = context.found && live.gamma->longest_found() > 0;
-    if (round.found()) round.gamma = std::min(live.gamma->longest_found(), context.limit);
+    round.priced = context.found && live.gamma->longest_suffix_match() > 0;
+    if (round.found()) round.gamma = std::min(live.gamma->longest_suffix_match(), context.limit);
     const int32_t probe_draft = round.gamma > 0 ? 0 : std::min(live.gamma->probe_draft(), context.limit);
     if (round.gamma > 0) {
       Branching branching = terms_.choose_tree(

@@ -2,9 +2,9 @@
 // chooses the worker, and never uses verdicts.
 #pragma once
 
+#include "coordinator/co_located_drafts.h"
 #include "coordinator/draft_check.h"
 #include "coordinator/draft_terms.h"
-#include "coordinator/own_drafts.h"
 #include "coordinator/probe_drafts.h"
 #include "coordinator/target_group.h"
 #include "coordinator/worker_pool.h"
@@ -47,7 +47,7 @@ class DraftRounds {
     }
   }
 
-  OwnDrafts& own() { return own_; }
+  CoLocatedDrafts& own() { return own_; }
   const ProbeDrafts& probe_drafts() const { return probe_drafts_; }
 
  private:
@@ -75,7 +75,7 @@ class DraftRounds {
   WorkerPool& pool_;
   Totals& totals_;
   DraftTerms terms_;
-  OwnDrafts own_;
+  CoLocatedDrafts own_;
   PassPrices prices_;  // of the newest round
   ProbeDrafts probe_drafts_;
 };

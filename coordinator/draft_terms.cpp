@@ -41,15 +41,15 @@ int32_t DraftTerms::node_limit(int32_t committed) const {
 // time. All sequences wait for each row of a tree; they share a pass of the draft model.
 TreeShape DraftTerms::priced(const TreeShape& shape, int32_t gamma, int32_t batch_size,
                              DrafterKind kind) const {
-  constexpr int32_t kFurther = 4;       // rows that the price of one is averaged over: kernels have steps
-  constexpr double kLeastPrice = 0.02;  // of a node, where a step has no slope
+  constexpr int32_t kFurther = 4;     // rows that the price of one is averaged over: kernels have steps
+  constexpr double kMinPrice = 0.02;  // of a node, where a step has no slope
   const CostModel& cost = target_.costs.of(kind);
   const int32_t rows = batch_size * (gamma + 1);
   const double row = (cost.verify_seconds(rows + kFurther, 0) - cost.verify_seconds(rows, 0)) / kFurther;
   const double rate = target_.trees.rate();
   TreeShape out = shape;
   out.node_price = static_cast<float>(
-      std::max(kLeastPrice, rate * batch_size * (std::max(0.0, row) + cost.draft().per_further)));
+      std::max(kMinPrice, rate * batch_size * (std::max(0.0, row) + cost.draft().per_further)));
   out.pass_price = static_cast<float>(rate * std::max(0.0, cost.draft().per_step));
   return out;
 }

@@ -11,7 +11,7 @@ constexpr int32_t kLongestRehearsal = 64;  // steps
 constexpr double kHopeless = 3;            // a larger slowdown is not tried
 constexpr int64_t kBetween = 8;            // least number of steps between two trials
 constexpr int64_t kBetweenPromising = 4;   // the same where the worker may be the better place
-constexpr int32_t kMostDeclined = 7;       // limit of declined rehearsals, each of which doubles the pause
+constexpr int32_t kMaxDeclined = 7;        // limit of declined rehearsals, each of which doubles the pause
 
 }  // namespace
 
@@ -36,7 +36,7 @@ void HeadPlace::decide_phase(double slowdown) {
       if (!heard_ && --left_ > 0) return;
       phase_ = Phase::kSettled;
       last_ = steps_;
-      declined_ = std::min(declined_ + 1, kMostDeclined);
+      declined_ = std::min(declined_ + 1, kMaxDeclined);
       return;
     case Phase::kTrial:
       if (--left_ > 0) return;

@@ -45,7 +45,7 @@ bool HiddenStateRelay::is_awaited(const RequestMap& requests) const {
 void HiddenStateRelay::ask(const RequestMap& requests, StepPlan& step) {
   asked_.clear();
   if (target_.hidden_state_head() == 0) return;
-  int64_t rows = kMostHiddenStateBytes / (2 * std::max<int64_t>(1, target_.hidden_state_width()));
+  int64_t rows = kMaxHiddenStateBytes / (2 * std::max<int64_t>(1, target_.hidden_state_width()));
   size_t bytes = target_.planner.outstanding()->bytes;
   for (const auto& [id, live] : requests) {
     if (!reads_hidden_states(*live) || !is_worth_rows(*live)) continue;

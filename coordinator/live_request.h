@@ -123,7 +123,7 @@ struct RoundInFlight {
 };
 
 // A round that the previous plan asked the target to draft for, and the result.
-struct OwnDraft {
+struct CoLocatedDraft {
   bool asked = false;
   Round round;
   int32_t gamma = 0;  // requested
@@ -233,7 +233,7 @@ struct LiveRequest {
   std::unique_ptr<TextStream> text;        // none without a tokenizer
   std::unique_ptr<Constraint> constraint;  // none without a grammar
   DraftLink link;
-  OwnDraft own;  // of the next round
+  CoLocatedDraft own;  // of the next round
   DraftDebt debt;
   TextAsks text_asks;
   RoundInFlight round;

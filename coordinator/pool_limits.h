@@ -4,6 +4,6 @@
 namespace outrider {
 
 inline constexpr int kMostDraftWorkers = 256;
-inline constexpr int kMostEarlyWorkers = 128;  // the part that may join before there is a target
+inline constexpr int kMaxEarlyWorkers = 128;  // the part that may join before there is a target
 
 }  // namespace outrider

@@ -3,7 +3,7 @@
 namespace outrider {
 namespace {
 
-constexpr int32_t kMostMisses = 20;  // limit of the growth of pauses
+constexpr int32_t kMaxMisses = 20;  // limit of the growth of pauses
 
 }  // namespace
 
@@ -13,7 +13,7 @@ void PoolWorker::missed(Clock::duration waited, Clock::duration longest_pause, C
   silent_ = true;
   silent_until_ = now + longest_pause;
   if (now < resume_at_) return;
-  misses_ = std::min(misses_ + 1, kMostMisses);
+  misses_ = std::min(misses_ + 1, kMaxMisses);
   resume_at_ = now + std::min<Clock::duration>(waited * (int64_t{1} << misses_), longest_pause);
 }
 

@@ -25,12 +25,12 @@ class RankAcceptance {
  private:
   static constexpr double kMemory = 0.998;  // weight of a node after the next one
   static constexpr double kPrior = 12;      // weight of the prior, in nodes
-  static constexpr std::array<double, kMostTreeChildren> kFirst = {0.65, 0.12,  0.06, 0.03,
-                                                                   0.02, 0.015, 0.01, 0.01};
+  static constexpr std::array<double, kMaxTreeChildren> kFirst = {0.65, 0.12,  0.06, 0.03,
+                                                                  0.02, 0.015, 0.01, 0.01};
   struct Count {
     double offered = 0, taken = 0;
   };
-  std::array<Count, kMostTreeChildren> counts_{};  // decayed
+  std::array<Count, kMaxTreeChildren> counts_{};  // decayed
 };
 
 }  // namespace outrider

@@ -27,7 +27,7 @@ class TargetGroup {
     peer_ = peer;
     hello_ = std::move(hello);
     costs.expect_rows(hello_.row_price);
-    own_kind_ = hello_.own_drafter == 0 ? 0 : costs.add_kind(own_fingerprint());
+    own_kind_ = hello_.co_located_drafter == 0 ? 0 : costs.add_kind(own_fingerprint());
     kv.reset(kv_blocks_of(hello_));
   }
   void move_to(PeerId peer) { peer_ = peer; }  // the same life of the group, on a new connection
@@ -55,7 +55,7 @@ class TargetGroup {
   int32_t max_context() const { return max_context_of(hello_); }
   // The context of a group with this Hello.
   int32_t max_context_of(const Hello& hello) const {
-    int32_t possible = std::min(hello.model.max_context, kMostIds);
+    int32_t possible = std::min(hello.model.max_context, kMaxIds);
     const int64_t tokens = kv_blocks_of(hello) * kBlockTokens;
     if (tokens > 0) possible = static_cast<int32_t>(std::min<int64_t>(possible, tokens));
     return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
@@ -76,14 +76,14 @@ class TargetGroup {
   RankAcceptance ranks;  // of requests whose text does not depend on drafts
 
  private:
-  static constexpr int64_t kMostBlocks = int64_t{1} << 31;
-  static constexpr auto kMostIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message
+  static constexpr int64_t kMaxBlocks = int64_t{1} << 31;
+  static constexpr auto kMaxIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message
   uint64_t own_fingerprint() const {
     constexpr uint64_t kBesideTarget = 0x9e3779b97f4a7c15;
-    return hidden_state_head() == 0 ? hello_.own_drafter : hello_.own_drafter ^ kBesideTarget;
+    return hidden_state_head() == 0 ? hello_.co_located_drafter : hello_.co_located_drafter ^ kBesideTarget;
   }
   static int64_t kv_blocks_of(const Hello& hello) {
-    return std::clamp<int64_t>(hello.kv_blocks, 0, kMostBlocks);
+    return std::clamp<int64_t>(hello.kv_blocks, 0, kMaxBlocks);
   }
 
   const ProtocolOptions& options_;

@@ -78,7 +78,8 @@ Status TargetGroups::check(const Hello& hello, const ServingGroup& place) const 
           "it has room for texts of {} tokens, and the target group that is here for {}; give all "
           "groups one --max-model-len and one --kv-cache-tokens",
           longest, other.target.max_context()));
-    if (hello.own_drafter != theirs.own_drafter || hello.head_fingerprint != theirs.head_fingerprint ||
+    if (hello.co_located_drafter != theirs.co_located_drafter ||
+        hello.head_fingerprint != theirs.head_fingerprint ||
         hello.hidden_state_head != theirs.hidden_state_head ||
         hello.hidden_state_width != theirs.hidden_state_width)
       return invalid_argument(

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 using Place = TraceWriter::Place;
 
-constexpr size_t kMostDrafted = 4096;
+constexpr size_t kMaxDrafted = 4096;
 
 enum Process { kCoordinator = 1, kDraftWorkers = 2, kTarget = 3, kWire = 4 };
 
@@ -187,7 +187,7 @@ class Drawing {
 }  // namespace
 
 void Trace::note_draft(SequenceId request, Round round, PeerId worker) {
-  if (drafted_.size() >= kMostDrafted) drafted_.clear();
+  if (drafted_.size() >= kMaxDrafted) drafted_.clear();
   drafted_.insert_or_assign(request, Drafted{round, worker});
 }
 

@@ -9,7 +9,7 @@ namespace {
 constexpr double kRoundMemory = 0.998;  // weight of a round at the next one of its kind
 constexpr double kRoundScatter = 0.6;   // of a round's tokens per second, as a share of their mean
 constexpr double kTrialTime = 0.004;    // share of the time for trials
-constexpr double kFirstCredit = 5, kMostCredit = 5;  // in round times
+constexpr double kFirstCredit = 5, kMaxCredit = 5;  // in round times
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void TwoWays::observe(bool other, int32_t emitted, double seconds) {
     credit_ -= seconds * std::max(0.0, 1 - rounds.rate() / of(other_is_better_).rate());
   else
     credit_ += seconds * (of(false).count <= kFirstUsual ? kFirstCredit / kFirstUsual : kTrialTime);
-  credit_ = std::min(credit_, kMostCredit * round_seconds());
+  credit_ = std::min(credit_, kMaxCredit * round_seconds());
 }
 
 // The other way must have proved better; the usual one need not.

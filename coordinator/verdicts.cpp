@@ -149,7 +149,7 @@ void Verdicts::note_successors(LiveRequest& live, const Verdict& verdict) {
   kept.tokens.insert(kept.tokens.end(), live.round.draft.ids.begin(), live.round.draft.ids.end());
   kept.best.insert(kept.best.end(), verdict.successors.begin(), verdict.successors.end());
   totals_.ranked_rows += live.round.drafted() + 1;
-  const auto surplus = static_cast<ptrdiff_t>(kept.tokens.size()) - kMostSuccessorRows;
+  const auto surplus = static_cast<ptrdiff_t>(kept.tokens.size()) - kMaxSuccessorRows;
   if (surplus <= 0) return;
   kept.tokens.erase(kept.tokens.begin(), kept.tokens.begin() + surplus);
   kept.best.erase(kept.best.begin(), kept.best.begin() + surplus * kSuccessors);

@@ -15,7 +15,7 @@ constexpr double kNoticeablySlow = 4;
 // ---- membership -----------------------------------------------------------------------------------------
 
 bool WorkerPool::keep_early(PeerId peer, Hello& hello) {
-  if (early_.size() >= size_t{kMostEarlyWorkers} && !early_.contains(peer)) return false;
+  if (early_.size() >= size_t{kMaxEarlyWorkers} && !early_.contains(peer)) return false;
   early_[peer] = std::move(hello);
   return true;
 }

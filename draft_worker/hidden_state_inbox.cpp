@@ -11,8 +11,8 @@
 namespace outrider {
 namespace {
 
-constexpr int kMostWords = 256;        // messages handled in one call
-constexpr size_t kMostWaiting = 4096;  // limit of announced transfers without a slot
+constexpr int kMaxWords = 256;        // messages handled in one call
+constexpr size_t kMaxWaiting = 4096;  // limit of announced transfers without a slot
 
 }  // namespace
 
@@ -44,7 +44,7 @@ Status HiddenStateInbox::offer() {
 void HiddenStateInbox::look() {
   if (!std::exchange(offered_, true))
     if (const Status status = offer(); !status.ok()) give_up(status.message());
-  for (int i = 0; i < kMostWords && !ended_; ++i) {
+  for (int i = 0; i < kMaxWords && !ended_; ++i) {
     const auto incoming = endpoint_->receive(Clock::now());
     if (!incoming) break;
     if (const auto* transfer = std::get_if<HiddenStateTransfer>(&incoming->message)) announce(*transfer);
@@ -71,7 +71,7 @@ void HiddenStateInbox::look() {
 
 void HiddenStateInbox::announce(const HiddenStateTransfer& transfer) {
   if (const Status status = check(transfer, links_.rows); !status.ok()) return give_up(status.message());
-  if (transfer.number != announced_ + 1 || waiting_.size() >= kMostWaiting)
+  if (transfer.number != announced_ + 1 || waiting_.size() >= kMaxWaiting)
     return give_up(fmt::format("state_transfer: number is {} behind {}", transfer.number, announced_));
   ++announced_;
   transfers_[announced_].rows = transfer.rows;

@@ -206,7 +206,7 @@ class LookaheadGuesser final : public TextGuesser {
   }
   // A node may belong to guesses and window, and then has two more children.
   static void put_guesses(const std::deque<Ngram>& ngrams, size_t nodes, size_t depth, DraftTree& tree) {
-    constexpr size_t kMostGuesses = kMostTreeChildren - 2;
+    constexpr size_t kMostGuesses = kMaxTreeChildren - 2;
     for (size_t i = 0; i < std::min(ngrams.size(), kMostGuesses); ++i) {
       int32_t node = kTreeRoot;
       for (size_t at = 0; at < std::min(ngrams[i].size(), depth); ++at) {

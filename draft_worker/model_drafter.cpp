@@ -93,7 +93,7 @@ void ModelDrafter::take_over(DraftedSequence& s) {
 Status ModelDrafter::check(const DraftedSequence& s, const Propose& propose) const {
   const Rule rule = effective_rule(s.sampling);
   if (propose.q_kind == QKind::kHidden &&
-      (!state_.options.head || propose.code_bits < kLeastHiddenBits || propose.code_bits > kMostHiddenBits))
+      (!state_.options.head || propose.code_bits < kMinHiddenBits || propose.code_bits > kMaxHiddenBits))
     return unsupported(fmt::format("states of {} bits", propose.code_bits));
   if ((propose.q_kind != QKind::kNone) != needs_q(rule))
     return unsupported(

@@ -35,13 +35,13 @@ class NgramGuesser final : public TextGuesser {
                        int32_t depth) override {
     const size_t levels = shape.nodes > 0 ? static_cast<size_t>(depth)
                                           : std::min(static_cast<size_t>(depth), shape.widths.size());
-    const size_t most = shape.nodes > 0 ? static_cast<size_t>(shape.nodes) : kMostNodes;
+    const size_t most = shape.nodes > 0 ? static_cast<size_t>(shape.nodes) : kMaxNodes;
     const auto next = occurrences(ids);
     DraftTree tree;
     std::vector<int32_t> at(next.size(), kTreeRoot);
     std::vector<int32_t> children(1, 0);  // of the root, then of each node
     for (size_t level = 0; level < levels; ++level) {
-      const int32_t width = shape.nodes > 0 ? kMostOccurrences : shape.widths[level];
+      const int32_t width = shape.nodes > 0 ? kMaxOccurrences : shape.widths[level];
       for (size_t i = 0; i < next.size(); ++i) {
         if (at[i] == kStopped) continue;
         const int32_t parent = std::exchange(at[i], kStopped);
@@ -72,8 +72,7 @@ class NgramGuesser final : public TextGuesser {
          --n) {
       if (ids.size() <= n) continue;
       const auto suffix = ids.last(n);
-      for (size_t end = ids.size() - 1; end >= n && next.size() < static_cast<size_t>(kMostOccurrences);
-           --end)
+      for (size_t end = ids.size() - 1; end >= n && next.size() < static_cast<size_t>(kMaxOccurrences); --end)
         if (std::equal(suffix.begin(), suffix.end(), ids.begin() + static_cast<ptrdiff_t>(end - n)) &&
             std::find(next.begin(), next.end(), end) == next.end())
           next.push_back(end);
@@ -81,8 +80,8 @@ class NgramGuesser final : public TextGuesser {
     return next;
   }
 
-  static constexpr int32_t kMostOccurrences = 4;
-  static constexpr size_t kMostNodes = 4096;
+  static constexpr int32_t kMaxOccurrences = 4;
+  static constexpr size_t kMaxNodes = 4096;
   static constexpr int32_t kStopped = -2;  // this continuation has ended
 
   const NgramDrafterOptions options_;

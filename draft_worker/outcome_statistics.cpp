@@ -8,10 +8,10 @@
 namespace outrider {
 namespace {
 
-constexpr double kAcceptanceDecay = 0.95;    // per round
-constexpr double kRankDecay = 0.99;          // per observed token
-constexpr double kPriorWeight = 8;           // observations
-constexpr double kLeastProbability = 0.002;  // a less likely outcome is not worth a row
+constexpr double kAcceptanceDecay = 0.95;  // per round
+constexpr double kRankDecay = 0.99;        // per observed token
+constexpr double kPriorWeight = 8;         // observations
+constexpr double kMinProbability = 0.002;  // a less likely outcome is not worth a row
 
 }  // namespace
 
@@ -59,7 +59,7 @@ void OutcomeStatistics::pick(int32_t gamma, int32_t budget, std::vector<Outcome>
     return a.accepted != b.accepted ? a.accepted > b.accepted : a.rank < b.rank;
   });
   out.resize(static_cast<size_t>(worth));
-  std::erase_if(out, [](const Outcome& outcome) { return outcome.probability < kLeastProbability; });
+  std::erase_if(out, [](const Outcome& outcome) { return outcome.probability < kMinProbability; });
 }
 
 }  // namespace outrider

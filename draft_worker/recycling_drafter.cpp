@@ -159,7 +159,7 @@ class RecyclingGuesser final : public TextGuesser {
         return chance != other.chance ? chance < other.chance : order > other.order;
       }
     };
-    const double least = std::max(kLeastNode, static_cast<double>(shape.node_price));
+    const double least = std::max(kMinNode, static_cast<double>(shape.node_price));
     std::priority_queue<Candidate> open;
     int32_t order = 0;
     const auto look_behind = [&](int32_t node, double chance, int32_t level) {
@@ -188,7 +188,7 @@ class RecyclingGuesser final : public TextGuesser {
     return static_cast<int32_t>(tree.size()) - 1;
   }
 
-  static constexpr double kLeastNode = 0.01;
+  static constexpr double kMinNode = 0.01;
   const double least_chance_;
   struct Sequence {
     size_t known = 1;                                   // tokens of the text

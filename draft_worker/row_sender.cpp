@@ -61,9 +61,9 @@ bool RowSender::pass(const Draft& draft, Slot& slot, Endpoints endpoints) {
 bool RowSender::is_ready(Endpoints endpoints) {
   if (!std::exchange(offered_, true))
     if (const Status status = offer(endpoints); !status.ok()) give_up(status.message());
-  constexpr int kMostWords = 16;
+  constexpr int kMaxWords = 16;
   for (const auto& endpoint : endpoints)
-    for (int i = 0; i < kMostWords; ++i) {
+    for (int i = 0; i < kMaxWords; ++i) {
       const auto incoming = endpoint->receive(Clock::now());
       if (!incoming) break;
       if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(failure->message);

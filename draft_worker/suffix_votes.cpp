@@ -76,7 +76,7 @@ void SuffixVotes::consider_tree(const TextIndex& index, std::vector<TextIndex::M
   const double least = std::max(least_chance_, static_cast<double>(shape.node_price));
   const size_t most = shape.nodes > 0 ? static_cast<size_t>(shape.nodes) : SIZE_MAX;
   const auto width = [&](int32_t position) {
-    if (shape.nodes > 0) return static_cast<size_t>(kMostTreeChildren);
+    if (shape.nodes > 0) return static_cast<size_t>(kMaxTreeChildren);
     const auto level = static_cast<size_t>(position);
     return level < shape.widths.size() ? static_cast<size_t>(shape.widths[level]) : 0;
   };

@@ -64,7 +64,7 @@ void TextIndex::find(std::span<const TokenId> suffix, std::vector<Match>& matche
     if (suffix.size() < n) continue;
     uint64_t distance = 0;
     uint32_t next = chains_[g].newest[hash(suffix.last(n))];
-    for (int step = 0; step < kSteps && matches.size() < kMostMatches; ++step) {
+    for (int step = 0; step < kSteps && matches.size() < kMaxMatches; ++step) {
       const uint64_t further = static_cast<uint32_t>(static_cast<uint32_t>(end_) - next);
       // Outside the window, or an overwritten chain. The suffix itself may be the newest entry.
       if (further >= ids_.size() || further > end_ || (step > 0 && further <= distance)) break;

@@ -27,7 +27,7 @@ class TextIndex {
     uint64_t next = 0;
     int32_t length = 0;
   };
-  // Finds at most kMostMatches occurrences, the newest first among those of similar length; shorter matches
+  // Finds at most kMaxMatches occurrences, the newest first among those of similar length; shorter matches
   // only where longer ones are few. `suffix`: the last tokens of a text; at most kLongestMatch are used.
   void find(std::span<const TokenId> suffix, std::vector<Match>& matches) const;
   // Empty: the text ends there.
@@ -37,7 +37,7 @@ class TextIndex {
   uint64_t size() const { return end_; }  // tokens and ends of texts so far
 
   static constexpr int32_t kLongestMatch = 32;
-  static constexpr size_t kMostMatches = 24;
+  static constexpr size_t kMaxMatches = 24;
 
  private:
   static constexpr std::array<int32_t, 3> kGrams = {4, 2, 1};

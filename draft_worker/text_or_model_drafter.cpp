@@ -14,7 +14,7 @@ namespace outrider {
 namespace {
 
 // The least gain of a draft from the text in a round without a model's draft, since the round waits for it.
-constexpr double kLeastGain = 1.02;
+constexpr double kMinGain = 1.02;
 constexpr double kForget = 0.95;          // decay of the model's tests at each of its drafts
 constexpr double kPriorTests = 10;        // of the mean over all sequences
 constexpr double kForgetCost = 1 / 16.0;  // decay of the model's time for a token
@@ -124,7 +124,7 @@ class TextOrModelDrafter final : public Drafter {
   }
 
   double rate_of_model(const Text& text, int32_t gamma, double pass, double row) const {
-    if (gamma == 0) return kLeastGain / pass;
+    if (gamma == 0) return kMinGain / pass;
     const double mean = all_.right / all_.tested;
     const double acceptance = (text.tests.right + kPriorTests * mean) / (text.tests.tested + kPriorTests);
     double tokens = 1, reached = 1;

@@ -16,8 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::array kKindNames{"eagle", "eagle3", "mtp", "medusa", "dflash", "hydra"};
-constexpr int64_t kMostAuxLayers = 16, kMostBlockLayers = 64, kMostBlockRows = 64, kMostMarkovRank = 4096,
-                  kMostHydraBranches = 16, kMostHydraLayers = 16;
+constexpr int64_t kMaxAuxLayers = 16, kMaxBlockLayers = 64, kMostBlockRows = 64, kMaxMarkovRank = 4096,
+                  kMaxHydraBranches = 16, kMaxHydraLayers = 16;
 
 // Read here, or of no effect on what a head computes.
 constexpr std::array kHeadKeys = std::to_array<std::string_view>({
@@ -107,9 +107,9 @@ Status check_layer(const JsonObject& config, const HeadConfig& head, const Model
   if (!beyond.empty())
     return unsupported(fmt::format("{}: a head with {} is not supported; those with layers like Llama's are",
                                    config.where(), beyond));
-  if (head.kind == HeadKind::kDFlash && head.layer.num_layers > kMostBlockLayers)
+  if (head.kind == HeadKind::kDFlash && head.layer.num_layers > kMaxBlockLayers)
     return config.refused("num_hidden_layers", fmt::format("is {}; a block has {} layers at most",
-                                                           head.layer.num_layers, kMostBlockLayers));
+                                                           head.layer.num_layers, kMaxBlockLayers));
   if (head.kind != HeadKind::kMtp && head.kind != HeadKind::kDFlash && head.layer.num_layers != 1)
     return config.refused("num_hidden_layers",
                           fmt::format("is {}; heads of one layer are supported", head.layer.num_layers));
@@ -129,8 +129,8 @@ Status check_layer(const JsonObject& config, const HeadConfig& head, const Model
 // Layers as a file lists them, `behind` more than it says.
 Result<std::vector<int64_t>> layer_list(const JsonObject& where, const std::string& key, const json& list,
                                         const ModelConfig& target, int64_t behind) {
-  if (!list.is_array() || list.empty() || list.size() > kMostAuxLayers)
-    return where.wrong(key, fmt::format("must be a list of 1 to {} layers", kMostAuxLayers));
+  if (!list.is_array() || list.empty() || list.size() > kMaxAuxLayers)
+    return where.wrong(key, fmt::format("must be a list of 1 to {} layers", kMaxAuxLayers));
   std::vector<int64_t> aux_layers;
   for (const json& id : list) {
     if (!id.is_number_integer() || id < 0 || id > target.num_layers - behind ||
@@ -208,7 +208,7 @@ Status check_block_keys(const JsonObject& config) {
 }
 
 Status read_markov(const JsonObject& config, bool is_dspark, HeadConfig& out) {
-  ASSIGN_OR_RETURN(out.markov_rank, config.integer_or("markov_rank", 0, {0, kMostMarkovRank}));
+  ASSIGN_OR_RETURN(out.markov_rank, config.integer_or("markov_rank", 0, {0, kMaxMarkovRank}));
   ASSIGN_OR_RETURN(const std::string type, config.string_or("markov_head_type", "vanilla"));
   if (out.markov_rank > 0 && type != "vanilla")
     return config.refused("markov_head_type", "is " + type + "; vanilla is supported");
@@ -294,8 +294,8 @@ Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& targ
 Result<HeadConfig> read_hydra(const JsonObject& config, const ModelConfig& target) {
   RETURN_IF_ERROR(check_keys(config, kHydraKeys, "Hydra"));
   HeadConfig out{.kind = HeadKind::kHydra, .layer = target, .aux_layers = {target.num_layers}};
-  ASSIGN_OR_RETURN(out.branches, config.integer("hydra_num_heads", {1, kMostHydraBranches}));
-  ASSIGN_OR_RETURN(out.branch_layers, config.integer("hydra_num_layers", {1, kMostHydraLayers}));
+  ASSIGN_OR_RETURN(out.branches, config.integer("hydra_num_heads", {1, kMaxHydraBranches}));
+  ASSIGN_OR_RETURN(out.branch_layers, config.integer("hydra_num_layers", {1, kMaxHydraLayers}));
   if (!config.has("grounded_heads"))
     return config.wrong("grounded_heads", "is missing; it says whether branches read the drafted tokens");
   ASSIGN_OR_RETURN(out.grounded, config.boolean_or("grounded_heads", false));

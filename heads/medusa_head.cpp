@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-constexpr int64_t kMostBranches = 64, kMostLayers = 8;
+constexpr int64_t kMaxBranches = 64, kMostLayers = 8;
 
 // Tensors of branch i, as the authors name them, or as vLLM does.
 struct Names {
@@ -73,7 +73,7 @@ Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path
   };
   const auto load_parts = [&]() -> Result<Parts> {
     Parts parts;
-    for (int64_t i = 0; i < kMostBranches && (i == 0 || has_branch(i)); ++i) {
+    for (int64_t i = 0; i < kMaxBranches && (i == 0 || has_branch(i)); ++i) {
       ASSIGN_OR_RETURN(Branch branch, load_branch(i));
       parts.branches.push_back(std::move(branch));
       if (config.shared_head && i > 0) continue;

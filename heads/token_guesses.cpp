@@ -42,7 +42,7 @@ std::span<const RankedToken> TokenGuesser::best(std::span<float> row, const Samp
 
 double TokenGuesser::margin(std::span<float> row, const SamplingParams& params, Position position) {
   const auto two = best(row, params, position, 2);
-  const auto most = static_cast<double>(kMostMargin);
+  const auto most = static_cast<double>(kMaxMargin);
   if (two.size() < 2) return most;
   return std::min(most, static_cast<double>(two[0].value()) - static_cast<double>(two[1].value()));
 }

@@ -211,7 +211,7 @@ Result<ordered_json> parse_flag(const std::string& text, std::string_view flag) 
 
 Result<std::string> text_or_file(const std::string& text, std::string_view flag) {
   if (!text.starts_with('@')) return text;
-  auto read = read_text_file(text.substr(1), kMostGrammarBytes);
+  auto read = read_text_file(text.substr(1), kMaxGrammarBytes);
   if (!read.ok()) return read.status().in(std::string(flag));
   return read;
 }

@@ -15,8 +15,8 @@ using Names = RequestBuilder::Names;
 
 // Larger values would overflow the arithmetic of logits: a model's own logits are some tens, counts some
 // thousands, and temperatures at least 1e-5.
-constexpr float kLeastRepetition = 1e-3f, kMostRepetition = 1e3f, kMostAddend = 1e6f;
-constexpr size_t kMostStopIds = 256;
+constexpr float kMinRepetition = 1e-3f, kMaxRepetition = 1e3f, kMaxAddend = 1e6f;
+constexpr size_t kMaxStopIds = 256;
 
 std::string name_of(std::string key, Names names) {
   if (key.starts_with("--")) return key;  // the line has it from a flag
@@ -46,9 +46,9 @@ Status RequestBuilder::check(const RequestParams& o, Names names) const {
   if (o.top_k < -1) return must("top_k", o.top_k, "0 or -1 (off) or more");
   if (!(o.top_p > 0 && o.top_p <= 1)) return must("top_p", o.top_p, "above 0 and at most 1");
   if (!(o.min_p >= 0 && o.min_p <= 1)) return must("min_p", o.min_p, "0 to 1");
-  if (!(o.repetition_penalty >= kLeastRepetition && o.repetition_penalty <= kMostRepetition))
+  if (!(o.repetition_penalty >= kMinRepetition && o.repetition_penalty <= kMaxRepetition))
     return must("repetition_penalty", o.repetition_penalty, "0.001 to 1000; 1 is off");
-  const auto is_addend = [](float v) { return std::abs(v) <= kMostAddend; };
+  const auto is_addend = [](float v) { return std::abs(v) <= kMaxAddend; };
   if (!is_addend(o.presence_penalty)) return must("presence_penalty", o.presence_penalty, "-1e6 to 1e6");
   if (!is_addend(o.frequency_penalty)) return must("frequency_penalty", o.frequency_penalty, "-1e6 to 1e6");
   for (const auto& [id, value] : o.logit_bias)
@@ -60,7 +60,7 @@ Status RequestBuilder::check(const RequestParams& o, Names names) const {
   if (o.min_tokens < 0 || o.min_tokens > most)
     return must("min_tokens", o.min_tokens,
                 fmt::format("0 to {}, the least of max_tokens and the context", most).c_str());
-  if (o.stop_token_ids.size() > kMostStopIds)
+  if (o.stop_token_ids.size() > kMaxStopIds)
     return must("stop_token_ids", fmt::format("with {} ids", o.stop_token_ids.size()), "at most 256 ids");
   if (o.stop.size() > 16)
     return must("stop", fmt::format("with {} texts", o.stop.size()), "at most 16 texts");
@@ -128,14 +128,14 @@ Status RequestBuilder::set_grammar(const AskedGrammar& asked, Names names, Reque
 }
 
 Status RequestBuilder::set_limits(const RequestParams& params, Names names, Request& request) const {
-  constexpr size_t kMostWords = 256;
+  constexpr size_t kMaxWords = 256;
   if (params.allowed_token_ids.empty() && params.bad_words.empty()) return {};
   const char* const field = params.bad_words.empty() ? "allowed_token_ids" : "bad_words";
   if (!model_.why_no_masks.empty()) return unsupported(model_.why_no_masks).in(name_of(field, names));
   RETURN_IF_ERROR(check_ids("allowed_token_ids", params.allowed_token_ids, names));
-  if (params.bad_words.size() > kMostWords)
+  if (params.bad_words.size() > kMaxWords)
     return invalid_argument(fmt::format("{} with {} words: must be at most {}", name_of("bad_words", names),
-                                        params.bad_words.size(), kMostWords));
+                                        params.bad_words.size(), kMaxWords));
   TokenLimits limits{.allowed = params.allowed_token_ids, .banned = {}};
   for (const std::string& word : params.bad_words) {
     auto runs = runs_of_word(word, model_.tokenizer);

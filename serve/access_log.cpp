@@ -191,7 +191,7 @@ void AccessLog::write(const HttpRecord& record) {
   std::string line = access_line(record, std::chrono::duration<double>(now).count());
   {
     const std::lock_guard lock(state_->mutex);
-    if (state_->waiting.size() >= kMostWaiting) {
+    if (state_->waiting.size() >= kMaxWaiting) {
       ++state_->dropped;
       return;
     }

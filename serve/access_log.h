@@ -16,7 +16,7 @@ std::string access_line(const HttpRecord& record, double seconds_since_1970);
 class AccessLog {
  public:
   // Limit of waiting lines; further ones are dropped and counted.
-  static constexpr size_t kMostWaiting = 8192;
+  static constexpr size_t kMaxWaiting = 8192;
 
   // Null without a name; "-" is standard error. Appends, and can be read while it is written; an error names
   // --access-log.

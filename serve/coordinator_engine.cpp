@@ -11,7 +11,7 @@ namespace {
 
 // The pause between copies of all sums, which take some microseconds.
 constexpr std::chrono::milliseconds kBetweenCounts{100};
-constexpr int kMostPatience = 5;  // in stall limits, even after a stop of an hour
+constexpr int kMaxPatience = 5;  // in stall limits, even after a stop of an hour
 
 std::string_view why_not_ready(EngineState state) {
   switch (state) {
@@ -109,8 +109,8 @@ EngineStatus CoordinatorEngine::status() const {
 EngineStatus CoordinatorEngine::status_now() const {
   const bool serves = state_ == EngineState::kReady || state_ == EngineState::kDraining;
   const auto still = Clock::now() - moved_at_;
-  const auto patience = std::clamp<Clock::duration>(2 * longest_turn_, limits_.stall_limit,
-                                                    kMostPatience * limits_.stall_limit);
+  const auto patience =
+      std::clamp<Clock::duration>(2 * longest_turn_, limits_.stall_limit, kMaxPatience * limits_.stall_limit);
   if (!serves || open_ == 0 || still <= patience) return {state_, reason_};
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(still).count();
   return {EngineState::kFailed,

@@ -176,7 +176,7 @@ OpenSliceEndpoint open_endpoints(const ClusterSettings& settings, const Preparat
       !settings.speculation.emulate_link.empty() || (!rank.one_host && rank.host.empty()))
     return {};
   constexpr int64_t kHeaders = 4096;
-  constexpr int kMostTransfers = 64;  // of hidden states, announced to a worker that has not polled
+  constexpr int kMaxTransfers = 64;  // of hidden states, announced to a worker that has not polled
   const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
   return open_slice_endpoints(
       *rank.collectives,
@@ -184,7 +184,7 @@ OpenSliceEndpoint open_endpoints(const ClusterSettings& settings, const Preparat
        .encrypted = rank.curve.has_value(),
        .allow_remote = settings.mpi.allow_remote,
        .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
-       .high_water_mark = std::max(2 * settings.models.max_num_seqs, kMostTransfers),
+       .high_water_mark = std::max(2 * settings.models.max_num_seqs, kMaxTransfers),
        .gpu = linkable_gpu(device_of_worker(settings.models, rank.collectives->rank()))});
 }
 

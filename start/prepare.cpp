@@ -175,7 +175,7 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
                     : models.uses_draft_model() ? int64_t{kDefaultMaxModelLen}
                                                 : kNgramContext;
   ASSIGN_OR_RETURN(p.tokenizer, read_drafter(models, p));
-  if (p.tokenizer) p.vocabulary_beginnings = vocabulary_beginnings(*p.tokenizer, kMostVocabularyBeginnings);
+  if (p.tokenizer) p.vocabulary_beginnings = vocabulary_beginnings(*p.tokenizer, kMaxVocabularyBeginnings);
   if (p.draft) p.max_model_len = std::min(p.max_model_len, p.draft->max_position_embeddings);
   return p;
 }

@@ -97,17 +97,17 @@ Result<QFormat> parse_q_format(const std::string& text) {
   if (text == "dense") return QFormat{.kind = QKind::kDense};
   if (text.starts_with("budget:")) {
     const auto bytes = parse_number<int32_t>(std::string_view(text).substr(7));
-    if (bytes && *bytes >= kLeastRowBytes) return QFormat{.kind = QKind::kSparse, .bytes = *bytes};
+    if (bytes && *bytes >= kMinRowBytes) return QFormat{.kind = QKind::kSparse, .bytes = *bytes};
   }
   if (text == "hidden") return QFormat{.kind = QKind::kHidden};
   if (text.starts_with("hidden:")) {
     const auto bits = parse_number<int32_t>(std::string_view(text).substr(7));
-    if (bits && *bits >= kLeastHiddenBits && *bits <= kMostHiddenBits)
+    if (bits && *bits >= kMinHiddenBits && *bits <= kMaxHiddenBits)
       return QFormat{.kind = QKind::kHidden, .bits = *bits};
   }
   return invalid_argument(fmt::format(
       "--q-format {}: choose auto, dense, budget:BYTES with at least {}, or hidden:BITS with {} to {}", text,
-      kLeastRowBytes, kLeastHiddenBits, kMostHiddenBits));
+      kMinRowBytes, kMinHiddenBits, kMaxHiddenBits));
 }
 
 int32_t QFormat::row_bytes(int64_t vocab_size) const {
@@ -124,7 +124,7 @@ int32_t QFormat::code_bits(int64_t vocab_size, int64_t hidden_size) const {
   constexpr int64_t kLeast = 4, kOtherBytes = 30;
   const int64_t dense_bytes = 2 * vocab_size, room = 8 * (dense_bytes / 100 - kOtherBytes);
   return bits > 0 ? bits
-                  : static_cast<int32_t>(std::clamp<int64_t>(room / hidden_size, kLeast, kMostHiddenBits));
+                  : static_cast<int32_t>(std::clamp<int64_t>(room / hidden_size, kLeast, kMaxHiddenBits));
 }
 
 Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {
@@ -173,9 +173,9 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if (m.max_num_seqs < 1 || m.max_num_seqs > kMaxSequences)
     return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to {}", m.max_num_seqs, kMaxSequences));
   if (m.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
-  if (m.kv_cache_tokens != 0 && m.kv_cache_tokens < kLeastKvCacheTokens)
-    return invalid_argument(fmt::format("--kv-cache-tokens {}: must be 0, or at least {}", m.kv_cache_tokens,
-                                        kLeastKvCacheTokens));
+  if (m.kv_cache_tokens != 0 && m.kv_cache_tokens < kMinKvCacheTokens)
+    return invalid_argument(
+        fmt::format("--kv-cache-tokens {}: must be 0, or at least {}", m.kv_cache_tokens, kMinKvCacheTokens));
   RETURN_IF_ERROR(parse_kv_dtype(m.kv_dtype).status());
   RETURN_IF_ERROR(parse_q_format(s.q_format).status());
   RETURN_IF_ERROR(parse_activation_format(m.activation_format).status());

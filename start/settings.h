@@ -122,7 +122,7 @@ struct ClusterSettings : RoleSettings {
 std::vector<std::string> flags_without_drafter(const ClusterSettings& settings);
 
 constexpr int kDefaultMaxModelLen = 8192;
-constexpr int64_t kLeastKvCacheTokens = 64;
+constexpr int64_t kMinKvCacheTokens = 64;
 constexpr int kMaxTargetGroups = 64;
 constexpr int kMaxSpeculativeTokens = 64;
 constexpr int kMaxFanoutBudget = 64;

@@ -89,7 +89,7 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
                 Collectives& group, int target_group, Model& model, TargetOptions& target) {
   const bool leads = group.rank() == 0;
   if (settings.models.exits_early()) {
-    target.own_drafter = prepared.draft_info.fingerprint;
+    target.co_located_drafter = prepared.draft_info.fingerprint;
     ASSIGN_OR_RETURN(const HiddenStateDrafterOptions options,
                      hidden_state_drafter_options(settings, prepared));
     target.drafter = std::make_shared<HiddenStateDrafter>(
@@ -101,7 +101,7 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
   }
   if (!prepared.head || !settings.models.head()) return {};
   if (settings.models.is_head_beside_target()) {
-    target.own_drafter = prepared.draft_info.fingerprint;
+    target.co_located_drafter = prepared.draft_info.fingerprint;
     if (leads) {
       ASSIGN_OR_RETURN(auto compute, head_compute(settings, threads, &model, target_group));
       ASSIGN_OR_RETURN(target.drafter,

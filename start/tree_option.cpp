@@ -26,7 +26,7 @@ std::optional<TreeShape> parse_widths(std::string_view text) {
   while (true) {
     const size_t comma = text.find(',');
     const auto width = number(text.substr(0, comma));
-    if (!width || *width < 1 || *width > kMostTreeChildren) return std::nullopt;
+    if (!width || *width < 1 || *width > kMaxTreeChildren) return std::nullopt;
     shape.widths.push_back(*width);
     if (most_nodes(shape, kMaxTreeNodes) > kMaxTreeNodes) return std::nullopt;
     if (comma == std::string_view::npos) return shape;
@@ -34,7 +34,7 @@ std::optional<TreeShape> parse_widths(std::string_view text) {
   }
 }
 
-constexpr size_t kMostTreeText = 64 << 10;
+constexpr size_t kMaxTreeText = 64 << 10;
 
 // Python's tuples as JSON's lists; (0,) has a comma that JSON lacks.
 std::string lists_of_tuples(std::string_view text) {
@@ -63,9 +63,9 @@ Result<TreeShape> parse_paths(const std::string& text, const std::string& where)
                    " is no path; [0,1] is the second child of the first child");
     auto& ranks = paths.emplace_back();
     for (const auto& rank : path) {
-      if (!rank.is_number_integer() || rank < 0 || rank >= kMostTreeChildren)
+      if (!rank.is_number_integer() || rank < 0 || rank >= kMaxTreeChildren)
         return wrong(fmt::format("{}: children are counted from 0, and there are {} at most",
-                                 json_text(path).substr(0, 100), kMostTreeChildren));
+                                 json_text(path).substr(0, 100), kMaxTreeChildren));
       ranks.push_back(rank.get<int32_t>());
     }
   }
@@ -117,7 +117,7 @@ Result<TreeOptions> parse_speculative_tree(const std::string& text) {
     const std::string where = "--speculative-tree " + text.substr(0, 200);
     std::string paths = text;
     if (is_file) {
-      auto read = read_text_file(text.substr(1), kMostTreeText);
+      auto read = read_text_file(text.substr(1), kMaxTreeText);
       if (!read.ok()) return read.status().in("--speculative-tree");
       paths = std::move(read).value();
     }
@@ -136,7 +136,7 @@ Result<TreeOptions> parse_speculative_tree(const std::string& text) {
       fmt::format("--speculative-tree {}: choose off, auto, best-first:NODES, sequoia:NODES, a list of "
                   "paths such as [[0],[1],[0,0]], @FILE with one, or the children of each node level by "
                   "level, 1 to {} of them, such as 4,2,1; {} nodes at most",
-                  text, kMostTreeChildren, kMaxTreeNodes));
+                  text, kMaxTreeChildren, kMaxTreeNodes));
 }
 
 Status check_rule_of_trees(const std::string& tree, const std::string& name) {

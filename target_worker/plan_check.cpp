@@ -26,7 +26,7 @@ Status TargetWorker::check_asks(const StepPlan& plan) const {
           fmt::format("asks for states of sequence {}, which is not open, or twice", ask.sequence.value()));
     rows += ask.count;
   }
-  const int64_t most = kMostHiddenStateBytes / (int64_t{options_.hidden_state_width} * 2);
+  const int64_t most = kMaxHiddenStateBytes / (int64_t{options_.hidden_state_width} * 2);
   if (rows > most) return malformed(fmt::format("asks for {} rows of states; at most {}", rows, most));
   return {};
 }
@@ -86,7 +86,7 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
     return malformed(fmt::format("q_kind is none, which the {} rule needs", rule_name(rule)));
   if (!entry.masks.empty() && !verifier_->takes_masks())
     return malformed("has masks, which made-up verdicts do not take");
-  if (entry.next_gamma > 0 && options_.own_drafter == 0)
+  if (entry.next_gamma > 0 && options_.co_located_drafter == 0)
     return malformed(fmt::format("next_gamma is {}, and there is no drafter here", entry.next_gamma));
   const bool may_branch = is_match_rule(rule) || (is_tree_rule(rule) && entry.next_tree.nodes == 0);
   if (!entry.next_tree.is_chain() && (!options_.trees || !may_branch))

@@ -33,7 +33,7 @@ Status PlanSource::join(Transport& transport) {
                                        .max_sequences = options_.max_sequences,
                                        .slices = options_.slices,
                                        .head_fingerprint = options_.head ? options_.head->fingerprint() : 0,
-                                       .own_drafter = options_.own_drafter,
+                                       .co_located_drafter = options_.co_located_drafter,
                                        .kv_blocks = model_.kv().num_blocks(),
                                        .hidden_state_head = options_.hidden_state_head,
                                        .hidden_state_width = options_.hidden_state_width,

@@ -6,13 +6,13 @@ namespace outrider {
 namespace {
 
 // Messages taken at a time, so that a peer that sends without end cannot block this rank.
-constexpr int kMostMessages = 4096;
+constexpr int kMaxMessages = 4096;
 
 }  // namespace
 
 void SliceInbox::look() {
   links_.forget_ended();
-  for (int i = 0; i < kMostMessages; ++i) {
+  for (int i = 0; i < kMaxMessages; ++i) {
     auto incoming = endpoint_->receive(Clock::now());
     if (!incoming) break;
     take(*incoming);
@@ -39,7 +39,7 @@ bool SliceInbox::collect(std::span<const PlanEntry> entries, Clock::time_point d
     const auto now = Clock::now();
     auto incoming = endpoint_->receive(has_links_ ? now : deadline);
     if (incoming) take(*incoming);
-    if (incoming ? now >= deadline && ++late > kMostMessages : now >= deadline || !has_links_)
+    if (incoming ? now >= deadline && ++late > kMaxMessages : now >= deadline || !has_links_)
       return slots_.complete(entries);
     if (!incoming && i >= kSpins) std::this_thread::sleep_for(kPause);
   }

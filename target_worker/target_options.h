@@ -34,7 +34,7 @@ struct TargetOptions {
   std::shared_ptr<const DraftHead> head;
   // Not 0: the group drafts by itself with the leader's `drafter`, and this is its fingerprint. With early
   // exit (the model's own first layers), every rank has a drafter. The model has the drafter's aux layers.
-  uint64_t own_drafter = 0;
+  uint64_t co_located_drafter = 0;
   std::shared_ptr<HiddenStateDrafter> drafter;
   // Not 0: the fingerprint of the head that a draft worker has; the leader's `hidden_states` send it rows of
   // `hidden_state_width` numbers. The model has the head's aux layers.

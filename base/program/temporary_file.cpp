@@ -57,8 +57,8 @@ Result<Destination> destination_of(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return not_found(path + ": is a directory; name a file in it");
   fs::path at = path;
-  constexpr int kMostLinks = 40;  // like the kernel; a circle of links fails on opening
-  for (int i = 0; i < kMostLinks && fs::is_symlink(at, ignored); ++i) {
+  constexpr int kMaxLinks = 40;  // like the kernel; a circle of links fails on opening
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(at, ignored); ++i) {
     const fs::path folder = fs::canonical(fs::absolute(at).parent_path(), ignored);
     if (folder.string().starts_with("/proc/")) return Destination{at, true};
     at = folder / fs::read_symlink(at, ignored);

@@ -62,16 +62,16 @@ Result<Arrivals> read_azure(const std::string& path, double speedup, int32_t req
 
 // "N[/THINK]".
 Status close_loop(std::string_view text, std::string_view rest, Arrivals& arrivals) {
-  constexpr double kMostClients = 1e6, kMostThink = 1e6;
+  constexpr double kMaxClients = 1e6, kMaxThink = 1e6;
   if (rest.empty())
     return bad(text, "a closed loop has a number of clients, closed:8; all requests at once are a burst");
   const size_t slash = rest.find('/');
   const auto clients = number(rest.substr(0, slash));
   const auto think = slash == rest.npos ? std::optional<double>(0) : number(rest.substr(slash + 1));
-  if (!clients || *clients < 1 || *clients > kMostClients || *clients != std::floor(*clients))
-    return bad(text, fmt::format("the number of clients must be 1 to {}", kMostClients));
-  if (!think || *think < 0 || *think > kMostThink)
-    return bad(text, fmt::format("the time to think must be 0 to {} seconds", kMostThink));
+  if (!clients || *clients < 1 || *clients > kMaxClients || *clients != std::floor(*clients))
+    return bad(text, fmt::format("the number of clients must be 1 to {}", kMaxClients));
+  if (!think || *think < 0 || *think > kMaxThink)
+    return bad(text, fmt::format("the time to think must be 0 to {} seconds", kMaxThink));
   arrivals.clients = static_cast<int32_t>(*clients);
   arrivals.think_s = *think;
   return {};
@@ -108,9 +108,9 @@ Result<Arrivals> make_arrivals(std::string_view text, int32_t requests, int32_t 
     variation = *given;
   }
   // Slower ones leave the 292 years of a clock of nanoseconds.
-  constexpr double kLeastRate = 1e-6, kMostRate = 1e9;
-  if (!rate || *rate < kLeastRate || *rate > kMostRate)
-    return bad(text, fmt::format("the rate must be {} to {} requests per second", kLeastRate, kMostRate));
+  constexpr double kMinRate = 1e-6, kMaxRate = 1e9;
+  if (!rate || *rate < kMinRate || *rate > kMaxRate)
+    return bad(text, fmt::format("the rate must be {} to {} requests per second", kMinRate, kMaxRate));
   const double shape = 1 / (variation * variation);
   std::mt19937_64 random(seed);
   std::gamma_distribution<double> gap(shape, 1 / (shape * *rate));

@@ -106,7 +106,7 @@ bool SimulatedDrafter::stops(const Sequence& s) const {
 bool SimulatedDrafter::weigh(Sequence& s) const {
   const auto place = static_cast<size_t>(s.drafted - 1);
   const double chance = acceptance_.rate(s.job.sequence, s.committed + s.drafted - 1, s.drafted - 1);
-  const auto most = static_cast<double>(kMostMargin);
+  const auto most = static_cast<double>(kMaxMargin);
   const double margin = std::clamp(std::log(chance / (1 - chance)), -most, most);
   s.survival *= chance_of(s.job.stop, place, margin);
   if (stops_before(s.job.stop, place, s.survival)) {

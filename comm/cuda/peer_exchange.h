@@ -77,7 +77,7 @@ __device__ __forceinline__ void exchange_block(const PeerView& view, uint32_t* f
   if (has_peer) wait_for_peer(view, t, operation);
   sync_block();
   // Also publishes for blocks that this operation does not have.
-  for (unsigned c = blockIdx.x + threadIdx.x * gridDim.x; c < kMostPeerBlocks; c += blockDim.x * gridDim.x)
+  for (unsigned c = blockIdx.x + threadIdx.x * gridDim.x; c < kMaxPeerBlocks; c += blockDim.x * gridDim.x)
     own.operations[c] = operation;
   load(parity);
 }

@@ -56,13 +56,13 @@ std::string describe_failure(uint32_t error, int64_t timeout_ms) {
 // these variables when it started. Every rank has two streams, for passes and other work; a draft model has
 // one more.
 Status check_settings_to_share(int ranks) {
-  constexpr int kMostQueues = 32;  // CUDA's maximum
+  constexpr int kMaxQueues = 32;  // CUDA's maximum
   if (const char* loading = std::getenv("CUDA_MODULE_LOADING"); loading && std::strcmp(loading, "LAZY") == 0)
     return invalid_argument("CUDA_MODULE_LOADING=LAZY: ranks that share a device want EAGER; unset it");
   const int wanted = 2 * ranks + 1;
-  if (wanted > kMostQueues)
+  if (wanted > kMaxQueues)
     return unavailable(fmt::format("{} ranks of this process share a device, which has queues for {}", ranks,
-                                   (kMostQueues - 1) / 2));
+                                   (kMaxQueues - 1) / 2));
   const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (queues && std::atoi(queues) < wanted)
     return invalid_argument(
@@ -208,7 +208,7 @@ Status PeerGroup::claim_room(Collectives& host, const std::vector<Introduction>&
   };
   const auto sharing = static_cast<int>(std::count_if(all.begin(), all.end(), is_here));
   Status status;
-  uint64_t blocks = kMostPeerBlocks;
+  uint64_t blocks = kMaxPeerBlocks;
   is_first_here_ = std::find_if(all.begin(), all.end(), is_here) == all.begin() + rank();
   if (is_first_here_) {
     auto room = PeerRoom::claim(self.bus, resident_blocks(device_), sharing);

@@ -19,19 +19,19 @@ namespace outrider::cuda {
 // kernels. Returns the limit for each of `ranks` ranks of a group, where earlier groups hold `held` blocks
 // (peer_room.h): a first group leaves half of the device, and every later one half of the remaining room. 0:
 // there is no room.
-constexpr int kMostPeerBlocks = 64;
+constexpr int kMaxPeerBlocks = 64;
 constexpr int most_peer_blocks(int resident_blocks, int ranks, int held = 0) {
   const int room = resident_blocks * 3 / 4 - held;
   const int wished = (held == 0 ? resident_blocks / 2 : room / 2) / ranks;
-  return ranks > room ? 0 : std::clamp(wished, 1, kMostPeerBlocks);
+  return ranks > room ? 0 : std::clamp(wished, 1, kMaxPeerBlocks);
 }
 
 // One rank's device memory, in this order; `slots` follow.
 struct PeerHeader {
-  uint32_t flags[kMostPeerBlocks][kMaxDeviceRanks];  // by the peers: the last operation they published
-  uint32_t poison;                                   // written by anyone: the group is finished
-  uint32_t operations[kMostPeerBlocks];              // done by this rank; between kernels all are the same
-  uint32_t departed[kMaxDeviceRanks];                // by the peers: their last access is over
+  uint32_t flags[kMaxPeerBlocks][kMaxDeviceRanks];  // by the peers: the last operation they published
+  uint32_t poison;                                  // written by anyone: the group is finished
+  uint32_t operations[kMaxPeerBlocks];              // done by this rank; between kernels all are the same
+  uint32_t departed[kMaxDeviceRanks];               // by the peers: their last access is over
 };
 constexpr int64_t kPeerHeaderBytes = (static_cast<int64_t>(sizeof(PeerHeader)) + 255) / 256 * 256;
 

@@ -38,7 +38,7 @@ struct PlaceRule {
   float slope = 0, offset = 0, least_sent = 0, least_extended = 0;
   bool operator==(const PlaceRule&) const = default;
 };
-constexpr float kMostMargin = 16;  // larger margins are clamped to it
+constexpr float kMaxMargin = 16;  // larger margins are clamped to it
 
 struct StopRule {
   StopKind kind = StopKind::kNone;
@@ -60,6 +60,6 @@ struct TreeShape {
   bool is_chain() const { return widths.empty() && parents.empty() && nodes == 0; }
   bool operator==(const TreeShape&) const = default;
 };
-constexpr int32_t kMostTreeChildren = 8;  // of one node
+constexpr int32_t kMaxTreeChildren = 8;  // of one node
 
 }  // namespace outrider

@@ -67,13 +67,13 @@ struct Propose {
   StopRule stop;               // may end the draft before gamma; before its first token only kChances does
   bool wants_guess = false;    // for records: return the guess for the last committed token
   TreeShape tree;              // match rules and tree rules; a path has gamma tokens at most
-  TokenSuccessors successors;  // those since the last Propose, newest last; at most kMostSuccessorRows
+  TokenSuccessors successors;  // those since the last Propose, newest last; at most kMaxSuccessorRows
   // To a worker that finds drafts in the text (Hello::finds_text) beside its model: the maximal length of a
   // draft found in the text. May be positive where gamma is 0.
   int32_t text_gamma = 0;
   int64_t pass_ns = 0, row_ns = 0;  // share of a pass without drafts; cost of a further row; 0: unknown
 };
-constexpr int32_t kMostSuccessorRows = 256;
+constexpr int32_t kMaxSuccessorRows = 256;
 
 // Hidden states of the target at committed positions, the input of a head (heads/hidden_state_projection.h).
 // A row depends only on the committed text up to its token, so rows may come late, repeated and in any order.

@@ -39,7 +39,7 @@ struct SliceEndpoints {
 };
 
 constexpr float kUnknownPrice = -1;
-constexpr size_t kMostVocabularyBeginnings = 1024;
+constexpr size_t kMaxVocabularyBeginnings = 1024;
 
 // First message of a worker, sent again after every reconnect. The version stays the first field, so that the
 // Hello of another version can be decoded that far and refused with a reason.
@@ -54,8 +54,9 @@ struct Hello {
   int32_t max_sequences = 0;      // how many it can hold at once
   SliceEndpoints slices;          // of a target group
   uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
-  uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
-  int64_t kv_blocks = 0;     // of a target rank's KV cache, the same on every rank; 0: it keeps no prefixes
+  uint64_t co_located_drafter =
+      0;                  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
+  int64_t kv_blocks = 0;  // of a target rank's KV cache, the same on every rank; 0: it keeps no prefixes
   // From a target group: it sends HiddenStateRows for the head with this fingerprint, `hidden_state_width`
   // numbers a row. From a draft worker: it drafts with that head and needs them. 0: neither.
   uint64_t hidden_state_head = 0;

@@ -73,7 +73,7 @@ struct HiddenStateRequest {
   int32_t count = 0;
   Generation worker;  // the receiver
 };
-constexpr int64_t kMostHiddenStateBytes = int64_t{32} << 20;  // limit for all rows of a plan
+constexpr int64_t kMaxHiddenStateBytes = int64_t{32} << 20;  // limit for all rows of a plan
 
 // Every target rank replays the same plans, so block tables never travel.
 struct StepPlan {

@@ -6,14 +6,14 @@
 namespace outrider {
 namespace {
 
-constexpr double kLeastChance = 0.005;     // no chance is taken for 0 or 1
+constexpr double kMinChance = 0.005;       // no chance is taken for 0 or 1
 constexpr double kSharedRidge = 4;         // observations that outweigh the prior of the shared coefficients
 constexpr double kUsualInformation = 0.2;  // of one observation: a (1 - a), from 0.7 to 0.9 on average
 
 }  // namespace
 
 double log_odds_of(double chance) {
-  const double inside = std::clamp(chance, kLeastChance, 1 - kLeastChance);
+  const double inside = std::clamp(chance, kMinChance, 1 - kMinChance);
   return std::log(inside / (1 - inside));
 }
 
@@ -21,7 +21,7 @@ double chance_of_log_odds(double log_odds) { return 1 / (1 + std::exp(-log_odds)
 
 void ChanceFit::Newton::step(double log_odds, double margin, bool accepted, double memory, double ridge) {
   const double chance = chance_of_log_odds(log_odds + at.slope * margin + at.offset);
-  const double weight = std::max(chance * (1 - chance), kLeastChance);
+  const double weight = std::max(chance * (1 - chance), kMinChance);
   mm = memory * mm + weight * margin * margin;
   m1 = memory * m1 + weight * margin;
   ones = memory * ones + weight;

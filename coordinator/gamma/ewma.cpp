@@ -126,7 +126,7 @@ void EwmaGamma::watch_for_change(int32_t drafted, int32_t accepted) {
 Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments) {
   EwmaOptions options;
   ASSIGN_OR_RETURN(options.max, gamma_integer(arguments, "max", 1, 1024));
-  ASSIGN_OR_RETURN(options.found_max, gamma_integer(arguments, "found-max", 1, 1024));
+  ASSIGN_OR_RETURN(options.suffix_match_max, gamma_integer(arguments, "found-max", 1, 1024));
   ASSIGN_OR_RETURN(options.decay, gamma_number(arguments, "decay", 0.01, 0.999));
   ASSIGN_OR_RETURN(options.prior_mean, gamma_number(arguments, "prior", 0.01, 0.99));
   ASSIGN_OR_RETURN(options.prior_tests, gamma_number(arguments, "prior-tests", 0.1, 1e6));

@@ -15,7 +15,7 @@ class EwmaGamma : public GammaPolicy {
   ~EwmaGamma() override;
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
-  int32_t longest_found() const override { return batch_->finds() ? options_.found_max : 0; }
+  int32_t longest_suffix_match() const override { return batch_->finds() ? options_.suffix_match_max : 0; }
   int32_t probe_draft() const override;
   void observe_probe_draft(int32_t drafted, int32_t accepted) override;
 

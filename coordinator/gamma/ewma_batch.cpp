@@ -7,9 +7,9 @@
 namespace outrider {
 namespace {
 
-constexpr int32_t kFirstLength = 1;        // until the cost of drafting is known
-constexpr double kLongWait = 4;            // plain steps: longer prefills are not waited for
-constexpr double kLeastProbeDraft = 0.25;  // plain steps; the least assumed cost of a probe draft: wake-ups
+constexpr int32_t kFirstLength = 1;      // until the cost of drafting is known
+constexpr double kLongWait = 4;          // plain steps: longer prefills are not waited for
+constexpr double kMinProbeDraft = 0.25;  // plain steps; the least assumed cost of a probe draft: wake-ups
 
 }  // namespace
 
@@ -200,8 +200,8 @@ double EwmaBatch::probe_draft_seconds(const CostModel& cost) const {
   const int32_t total = static_cast<int32_t>(explorers) * ProbeBudget::kLength;
   const double drafting = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
   // A lookup in the text costs no work: only the exchange of messages counts.
-  const double least = finds_ ? std::min(kLeastProbeDraft * plain_seconds_, cost.exchange_seconds())
-                              : kLeastProbeDraft * plain_seconds_;
+  const double least = finds_ ? std::min(kMinProbeDraft * plain_seconds_, cost.exchange_seconds())
+                              : kMinProbeDraft * plain_seconds_;
   return std::max(least, drafting + cost.probe_draft_prefill_seconds() + explorers_prefill_);
 }
 
@@ -224,7 +224,7 @@ int32_t EwmaBatch::choose_explorers() {
   });
   for (EwmaMember* member : by_prefill) {
     const double all = explorers_prefill_ + member->unread.seconds;
-    if (count > 0 && all > kLeastProbeDraft * plain_seconds_) break;
+    if (count > 0 && all > kMinProbeDraft * plain_seconds_) break;
     explorers_prefill_ = all;
     member->explores = true;
     ++count;

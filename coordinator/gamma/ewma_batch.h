@@ -16,7 +16,7 @@ namespace outrider {
 
 struct EwmaOptions {
   int32_t max = kDefaultGammaMax;
-  int32_t found_max = 64;  // limit of a draft found in the text, ended where rows stop paying
+  int32_t suffix_match_max = 64;  // limit of a draft found in the text, ended where rows stop paying
   double decay = 0.95;
   double prior_mean = 0.7, prior_tests = 10;
   double switch_gain = 0.01;  // least predicted gain that changes lengths

@@ -182,7 +182,7 @@ class CappedGamma final : public GammaPolicy {
   }
   void update(const RoundOutcome& outcome) override { policy_->update(outcome); }
   StopRule stop_rule() const override { return policy_->stop_rule(); }
-  int32_t longest_found() const override { return std::min(policy_->longest_found(), most_); }
+  int32_t longest_suffix_match() const override { return std::min(policy_->longest_suffix_match(), most_); }
   int32_t probe_draft() const override { return std::min(policy_->probe_draft(), most_); }
   void observe_probe_draft(int32_t drafted, int32_t accepted) override {
     policy_->observe_probe_draft(drafted, accepted);

@@ -55,7 +55,7 @@ struct RoundOutcome {
   int32_t batch_size = 1;
   const CostModel* cost = nullptr;
   std::span<const float> margins;  // of the verified tokens; only with StopKind::kChances
-  bool found = false;              // the drafter chose its length (GammaPolicy::longest_found), perhaps 0
+  bool found = false;  // the drafter chose its length (GammaPolicy::longest_suffix_match), perhaps 0
 };
 
 class GammaPolicy {
@@ -67,7 +67,7 @@ class GammaPolicy {
   virtual StopRule stop_rule() const { return {}; }
   // Belongs to the last positive gamma of next(), where GammaContext::found: the drafter ends the draft by
   // the cost of rows, at this many tokens at most. 0: the draft has gamma tokens.
-  virtual int32_t longest_found() const { return 0; }
+  virtual int32_t longest_suffix_match() const { return 0; }
   // Belongs to the last gamma of 0 of next(): the length of a probe draft, made while the target goes on
   // without it; 0: none.
   virtual int32_t probe_draft() const { return 0; }

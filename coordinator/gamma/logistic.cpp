@@ -10,8 +10,8 @@ namespace {
 
 // Clamps the margin, since a drafter may send any value.
 double margin_of(const RoundOutcome& outcome, size_t place) {
-  return std::clamp(static_cast<double>(outcome.margins[place]), -static_cast<double>(kMostMargin),
-                    static_cast<double>(kMostMargin));
+  return std::clamp(static_cast<double>(outcome.margins[place]), -static_cast<double>(kMaxMargin),
+                    static_cast<double>(kMaxMargin));
 }
 
 constexpr double kForgetStep = 0.98;  // weight of old steps at each new one, as in the cost model

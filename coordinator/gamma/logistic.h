@@ -70,7 +70,7 @@ class LogisticGamma : public GammaPolicy {
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
   StopRule stop_rule() const override { return rule_; }
-  int32_t longest_found() const override { return lengths_.longest_found(); }
+  int32_t longest_suffix_match() const override { return lengths_.longest_suffix_match(); }
   int32_t probe_draft() const override { return lengths_.probe_draft(); }
   void observe_probe_draft(int32_t drafted, int32_t accepted) override {
     lengths_.observe_probe_draft(drafted, accepted);

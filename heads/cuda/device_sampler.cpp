@@ -13,7 +13,7 @@ bool weighs(const HeadSampler::Row& row) { return needs_q(effective_rule(*row.fi
 // Longer drafts are drawn in several turns.
 constexpr int64_t kTokens = 16;
 // Rows of q for each row, as long as they are few; many rows get fewer tokens in a turn.
-constexpr int64_t kQRows = 8, kMostQRows = 128;
+constexpr int64_t kQRows = 8, kMaxQRows = 128;
 
 constexpr int64_t kBiases = 300, kLongestDraft = 64;
 
@@ -22,7 +22,7 @@ DrawLimits limits_of(const HeadSamplerPlan& plan) {
           .steps = kTokens,
           .width = plan.vocab_size,
           .stride = plan.vocab_size,
-          .q_rows = std::max(plan.rows, std::min(kQRows * plan.rows, kMostQRows)),
+          .q_rows = std::max(plan.rows, std::min(kQRows * plan.rows, kMaxQRows)),
           .counted = plan.counted + plan.rows * kLongestDraft,
           .biases = kBiases * plan.rows};
 }

@@ -22,7 +22,7 @@ Hello hello(Role role, uint64_t generation, const JobOptions& options) {
                     .max_context = options.max_context,
                     .isa = "none"},
           .max_sequences = options.max_num_seqs * (role == Role::kDraft ? options.groups : 1),
-          .own_drafter = role == Role::kTarget && options.beside_target ? uint64_t{1} : 0,
+          .co_located_drafter = role == Role::kTarget && options.beside_target ? uint64_t{1} : 0,
           .kv_blocks = role == Role::kTarget ? options.kv_blocks : 0,
           .hidden_state_head = options.hidden_state_row_bytes > 0 ? uint64_t{1} : 0,
           .hidden_state_width = options.hidden_state_row_bytes > 0 ? 1 : 0,

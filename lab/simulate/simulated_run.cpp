@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kPlaceNames = {"none", "own",   "colocated",
                                                          "cpu",  "heads", "head-workers"};
-constexpr double kLeastHeadShare = 1e-4;
+constexpr double kMinHeadShare = 1e-4;
 constexpr double kBytesPerHeadWeight = 2;  // bf16
 
 using Kind = CostSource::Kind;
@@ -64,9 +64,9 @@ Status check(const SimulatedRun& run) {
         fmt::format("--drafters {}: a coordinator takes {} draft workers at most; "
                     "--coordinators has several of them, each with its own",
                     run.drafters, kMostDraftWorkers));
-  if (run.place == DraftPlace::kHeads && !(run.head_share >= kLeastHeadShare && run.head_share <= 1))
+  if (run.place == DraftPlace::kHeads && !(run.head_share >= kMinHeadShare && run.head_share <= 1))
     return invalid_argument(
-        fmt::format("--head-share {} must be {} to 1 of the target", run.head_share, kLeastHeadShare));
+        fmt::format("--head-share {} must be {} to 1 of the target", run.head_share, kMinHeadShare));
   if (has_head(run) && !run.draft_hardware.empty())
     return invalid_argument(
         fmt::format("--draft-placement {} takes no --draft-hardware: heads run on devices like the target's",

@@ -14,8 +14,8 @@
 namespace outrider {
 namespace {
 
-constexpr int kMostDrafted = 256;  // of a draft
-constexpr int kMostByCost = 64;    // the same, of the default policy
+constexpr int kMaxDrafted = 256;  // of a draft
+constexpr int kMostByCost = 64;   // the same, of the default policy
 
 std::shared_ptr<TextGuesser> guesser_of(const std::string& drafter) {
   if (drafter == "suffix") return make_suffix_guesser({});
@@ -89,10 +89,10 @@ void add_texts_options(CLI::App& app, TextsOptions& o) {
       ->check(CLI::IsMember({"ngram", "suffix", "suffix-own"}))
       ->capture_default_str();
   app.add_option("--gammas", o.gammas, "Tokens of a chain, at most")
-      ->check(CLI::Range(1, kMostDrafted))
+      ->check(CLI::Range(1, kMaxDrafted))
       ->capture_default_str();
   app.add_option("--nodes", o.nodes, "Tokens of a tree, at most; 0: chains alone")
-      ->check(CLI::Range(0, kMostDrafted))
+      ->check(CLI::Range(0, kMaxDrafted))
       ->capture_default_str();
   app.add_option(
          "--row-costs", o.row_costs,

@@ -19,7 +19,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kMostNodes = 256;
+constexpr int kMaxNodes = 256;
 
 Status check(const TreeForecastOptions& o) {
   const double sum = std::accumulate(o.ranks.begin(), o.ranks.end(), 0.0);
@@ -28,8 +28,8 @@ Status check(const TreeForecastOptions& o) {
     return invalid_argument(
         fmt::format("--ranks {} must be chances whose sum is at most 1", fmt::join(o.ranks, " ")));
   for (const int nodes : o.nodes)
-    if (nodes < 1 || nodes > kMostNodes)
-      return invalid_argument(fmt::format("--nodes {} must be 1 to {}", nodes, kMostNodes));
+    if (nodes < 1 || nodes > kMaxNodes)
+      return invalid_argument(fmt::format("--nodes {} must be 1 to {}", nodes, kMaxNodes));
   return {};
 }
 
@@ -221,7 +221,7 @@ void add_tree_options(CLI::App& app, TreeForecastOptions& o) {
       ->capture_default_str();
   app.add_option("--nodes", o.nodes, "Drafted tokens of a round")->capture_default_str();
   app.add_option("--max-depth", o.max_depth, "Levels of a tree, at most")
-      ->check(CLI::Range(1, kMostNodes))
+      ->check(CLI::Range(1, kMaxNodes))
       ->capture_default_str();
   app.add_option("--batch", o.batch, "Texts in a pass")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--rounds", o.rounds, "Walked one by one, beside the closed form")

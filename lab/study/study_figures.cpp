@@ -189,12 +189,12 @@ Figure histogram_figure(const StudySummary& s) {
 
 // Every round's length, and their mean over a window.
 void add_lengths(const std::string& title, const std::string& name, const Timeline& timeline, Plot* plot) {
-  constexpr size_t kMostDots = 300, kWindows = 40;
+  constexpr size_t kMaxDots = 300, kWindows = 40;
   std::vector<const TimedRound*> rounds;
   for (const TimedRound& round : timeline.rounds)
     if (!round.first) rounds.push_back(&round);
   if (rounds.empty()) return;
-  const size_t every = rounds.size() / kMostDots + 1, window = std::max<size_t>(1, rounds.size() / kWindows);
+  const size_t every = rounds.size() / kMaxDots + 1, window = std::max<size_t>(1, rounds.size() / kWindows);
   Series dots{.name = "one round", .points = {}, .kind = Series::Kind::kCloud, .thing = name};
   Series mean{.name = "mean of neighbouring rounds",
               .points = {},

@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kMostTurns = 9;
+constexpr int kMaxTurns = 9;
 constexpr std::chrono::seconds kLongEnough{2};
 
 ClusterSettings without_drafter(ClusterSettings cluster) {
@@ -28,7 +28,7 @@ bool same_output(const GenerateResult& a, const GenerateResult& b) {
 }  // namespace
 
 bool CompareTurns::go_on(int turns, std::chrono::duration<double> taken) const {
-  return wanted > 0 ? turns < wanted : turns < kMostTurns && taken < kLongEnough;
+  return wanted > 0 ? turns < wanted : turns < kMaxTurns && taken < kLongEnough;
 }
 
 GenerateResult PlainRuns::run(bool plain, bool quiet) const {

@@ -179,9 +179,9 @@ class JoinedWorker {
     if (!models_.model) return;
     const std::string gpu = linkable_gpu(device());
     if (!may_link(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return;
-    constexpr int kMostDrafts = 8;  // in transfer; further drafts use the sockets
+    constexpr int kMaxDrafts = 8;  // in transfer; further drafts use the sockets
     auto links = make_links(device(), welcome.slices, welcome.target.vocab_size, -1,
-                            std::min(2 * settings_.run.models.max_num_seqs, kMostDrafts));
+                            std::min(2 * settings_.run.models.max_num_seqs, kMaxDrafts));
     if (links.ok()) return slices.use_links(std::move(links).value());
     tell(links.status().message() + "; dense q goes to the target by sockets");
   }

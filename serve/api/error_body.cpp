@@ -39,12 +39,12 @@ std::string param_of(const std::string& message) {
 
 // Values of a request may be megabytes. Messages shorten them; as a safeguard the whole message is cut here.
 std::string error_body(const ApiError& error) {
-  constexpr size_t kMostMessage = 2000, kMostParam = 100;
+  constexpr size_t kMaxMessage = 2000, kMaxParam = 100;
   return json_text(nlohmann::json{{"type", "error"},
                                   {"error",
-                                   {{"message", shortened(error.message, kMostMessage)},
+                                   {{"message", shortened(error.message, kMaxMessage)},
                                     {"type", error_type(error.status)},
-                                    {"param", text_or_null(shortened(error.param, kMostParam))},
+                                    {"param", text_or_null(shortened(error.param, kMaxParam))},
                                     {"code", text_or_null(error.code)}}}});
 }
 

@@ -223,10 +223,10 @@ Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefault
 }
 
 Status read_timeout(const json& body, std::chrono::milliseconds& timeout) {
-  constexpr float kMostSeconds = 86400;
+  constexpr float kMaxSeconds = 86400;
   float seconds = static_cast<float>(timeout.count()) * 1e-3f;
   RETURN_IF_ERROR(take(body, "timeout", seconds));
-  if (!(seconds >= 0 && seconds <= kMostSeconds))
+  if (!(seconds >= 0 && seconds <= kMaxSeconds))
     return invalid_argument(fmt::format("\"timeout\" {}: must be 0 (none) to 86400 s", seconds));
   timeout = std::chrono::milliseconds(std::lround(seconds * 1e3f));
   return {};

@@ -23,7 +23,7 @@ constexpr const char* kRepeated[] = {"instructions",
                                      "safety_identifier",
                                      "prompt_cache_key"};
 
-constexpr size_t kMostRepeated = size_t{16} << 10;  // bytes of a value, which two events repeat
+constexpr size_t kMaxRepeated = size_t{16} << 10;  // bytes of a value, which two events repeat
 
 class ResponsesShape final : public ReplyShape {
  public:
@@ -200,7 +200,7 @@ json repeated_in_response(const json& body) {
   json out = json::object();
   for (const char* key : kRepeated) {
     const auto at = body.find(key);
-    if (at != body.end() && !at->is_null() && json_text(*at).size() <= kMostRepeated) out[key] = *at;
+    if (at != body.end() && !at->is_null() && json_text(*at).size() <= kMaxRepeated) out[key] = *at;
   }
   return out;
 }

@@ -17,7 +17,7 @@ using nlohmann::ordered_json;
 
 // In addition to kFormFields.
 constexpr std::array<const char*, 4> kStructureFields = {"tools", "tool_choice", "text", "output_config"};
-constexpr size_t kMostTools = 128;
+constexpr size_t kMaxTools = 128;
 
 template <class Json>
 const Json* field(const Json& object, std::string_view key) {
@@ -103,8 +103,8 @@ Result<std::optional<ToolUse>> read_tools(ApiKind kind, const ordered_json& body
   if (kind == ApiKind::kCompletion)
     return unsupported("\"tools\" are for chats; send them to /v1/chat/completions");
   if (!list->is_array()) return invalid_argument("\"tools\" must be a list of objects");
-  if (list->size() > kMostTools)
-    return invalid_argument(fmt::format("\"tools\" is a list of {}; at most {}", list->size(), kMostTools));
+  if (list->size() > kMaxTools)
+    return invalid_argument(fmt::format("\"tools\" is a list of {}; at most {}", list->size(), kMaxTools));
   ToolUse use;
   use.definitions = ordered_json::array();
   for (const ordered_json& item : *list) {

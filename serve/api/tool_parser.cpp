@@ -103,8 +103,8 @@ bool ToolCallParser::read_text(std::vector<ToolEvent>& events) {
   const std::string_view mark = call_begin(reading_.format);
   const size_t at = pending_.find(mark);
   if (at != std::string::npos) {
-    constexpr int kMostBegun = 1000;  // limit of scans, each of which may go to the end of the text
-    if (++begun_ > kMostBegun) {
+    constexpr int kMaxBegun = 1000;  // limit of scans, each of which may go to the end of the text
+    if (++begun_ > kMaxBegun) {
       is_over_ = true;
       return true;
     }
@@ -138,10 +138,10 @@ bool ToolCallParser::read_begin(std::vector<ToolEvent>& events) {
 
 // NAME{...}, NAME[ARGS]{...} or NAME[CALL_ID]ID[ARGS]{...}
 bool ToolCallParser::read_named(std::vector<ToolEvent>& events) {
-  constexpr size_t kMostHead = 256;  // bytes of a name, the marks and an id
+  constexpr size_t kMaxHead = 256;  // bytes of a name, the marks and an id
   const size_t brace = std::min(pending_.find('{'), pending_.size());
   std::string name = pending_.substr(0, brace);
-  if (name.size() > kMostHead) {
+  if (name.size() > kMaxHead) {
     give_up(events);
     return true;
   }
@@ -168,7 +168,7 @@ bool ToolCallParser::is_offered(std::string_view name) const {
 // {"name": "...", "arguments": ...: parsed as soon as that much has arrived. Keys in another order are parsed
 // at the end.
 bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
-  constexpr size_t kMostName = 256;  // bytes, with its escapes
+  constexpr size_t kMaxName = 256;  // bytes, with its escapes
   if (scanned_ > 0) return read_whole_object(events);
   const std::string_view text = pending_;
   size_t at = text.find('{') + 1;
@@ -178,7 +178,7 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
     if (at == std::string_view::npos) return false;
     if (text[at] != '"') break;
     const size_t key_end = text_end(text, at);
-    if (key_end == std::string_view::npos && text.size() - at <= kMostName) return false;
+    if (key_end == std::string_view::npos && text.size() - at <= kMaxName) return false;
     if (key_end == std::string_view::npos) break;
     const std::string_view key = text.substr(at + 1, key_end - at - 2);
     at = text.find_first_not_of(kBlanks, key_end);
@@ -194,7 +194,7 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
     }
     if (key != "name" || text[at] != '"') break;
     const size_t value_end = text_end(text, at);
-    if (value_end == std::string_view::npos && text.size() - at <= kMostName) return false;
+    if (value_end == std::string_view::npos && text.size() - at <= kMaxName) return false;
     if (value_end == std::string_view::npos) break;
     const auto value = parse_json(text.substr(at, value_end - at), "a name");
     if (!value.ok()) break;

@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kMostHops = 32;  // limit for one X-Forwarded-For
+constexpr size_t kMaxHops = 32;  // limit for one X-Forwarded-For
 
 // Empty: not an address. IPv4 within IPv6 (::ffff:1.2.3.4) counts as IPv4.
 std::vector<uint8_t> bytes_of(const std::string& address) {
@@ -73,7 +73,7 @@ bool TrustedProxies::has(const std::string& address) const {
 std::string TrustedProxies::client(const std::string& peer, std::string_view forwarded_for) const {
   if (networks_.empty() || forwarded_for.empty() || !has(peer)) return peer;
   std::string client = peer;
-  for (size_t hops = 0; hops < kMostHops && !forwarded_for.empty() && has(client); ++hops) {
+  for (size_t hops = 0; hops < kMaxHops && !forwarded_for.empty() && has(client); ++hops) {
     const size_t comma = forwarded_for.rfind(',');
     const size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
     const std::string hop = without_port(trimmed(forwarded_for.substr(begin)));

@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceGroupTest,
 // All blocks of all ranks of a device are resident at once, whichever groups they are of, and leave a quarter
 // of it to others.
 TEST(PeerGroup, RanksOfADeviceHaveRoomForEachOther) {
-  EXPECT_EQ(most_peer_blocks(132, 1), kMostPeerBlocks);
+  EXPECT_EQ(most_peer_blocks(132, 1), kMaxPeerBlocks);
   EXPECT_EQ(most_peer_blocks(132, 2), 33);
   for (const int resident : {1, 2, 7, 16, 78, 108, 132, 144})
     for (int ranks = 1; ranks <= kMaxDeviceRanks; ++ranks) {

@@ -33,13 +33,12 @@ void on_ranks(int size, const std::function<void(Collectives&)>& run) {
 // Blocks that one operation has and the next one lacks take part in the one behind it, and sums of several
 // rounds in a slot have all blocks again and again.
 TEST(PeerBlocks, SixtyFourBlocksAddAsFewDo) {
-  const Changed resident(emulation::resident_blocks, 1000),
-      most(emulation::most_peer_blocks, kMostPeerBlocks);
+  const Changed resident(emulation::resident_blocks, 1000), most(emulation::most_peer_blocks, kMaxPeerBlocks);
   constexpr int64_t kRoom = 40'000;
   for (const int ranks : {2, 4})
     on_ranks(ranks, [](Collectives& host) {
       const auto group = make_peer_group(host, {.slot_bytes = int64_t{64} << 10}).value();
-      ASSERT_EQ(group->peer_view()->most_blocks, kMostPeerBlocks);
+      ASSERT_EQ(group->peer_view()->most_blocks, kMaxPeerBlocks);
       Stream stream;
       PinnedBuffer<float> values(kRoom);
       DeviceBuffer<float> memory(kRoom);

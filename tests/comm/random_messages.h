@@ -134,7 +134,7 @@ class RandomMessages {
   void fill(SliceEndpoints& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) {
     fill_all(m.role, m.generation, m.model, m.vocabulary_beginnings, m.max_sequences, m.slices,
-             m.head_fingerprint, m.own_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
+             m.head_fingerprint, m.co_located_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
              m.successors, m.finds_text);
   }
   void fill(Welcome& m) {

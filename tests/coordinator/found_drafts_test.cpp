@@ -39,9 +39,9 @@ class Play {
            .found = true});
       const int32_t probe_draft = gamma > 0 ? 0 : policy.probe_draft();
       asked += gamma > 0;
-      const int32_t most = gamma == 0                   ? probe_draft
-                           : policy.longest_found() > 0 ? policy.longest_found()
-                                                        : gamma;
+      const int32_t most = gamma == 0                          ? probe_draft
+                           : policy.longest_suffix_match() > 0 ? policy.longest_suffix_match()
+                                                               : gamma;
       auto [drafted, accepted] = look_up(most);
       if (gamma == 0) drafted = accepted = 0;
       const double verify = 1 + text_.row * drafted, wait = gamma > 0 ? text_.wait : 0;
@@ -101,7 +101,7 @@ class Play {
 class Always : public GammaPolicy {
  public:
   int32_t next(const GammaContext&) override { return 1; }
-  int32_t longest_found() const override { return 64; }
+  int32_t longest_suffix_match() const override { return 64; }
   void update(const RoundOutcome&) override {}
 };
 

@@ -535,7 +535,7 @@ TEST_F(StatesOnTheirWay, OfAnotherHeadAreRefused) {
 
 // ---- a target that drafts itself ------------------------------------------------------------------------
 
-class OwnDrafts : public ::testing::Test {
+class CoLocatedDrafts : public ::testing::Test {
  protected:
   static constexpr PeerId kTarget{1}, kWorker{2};
   static constexpr SequenceId kOnly{1};
@@ -548,7 +548,7 @@ class OwnDrafts : public ::testing::Test {
               .model =
                   {.name = "m", .vocab_size = 50, .vocabulary_fingerprint = 1, .max_context = 500, .isa = ""},
               .max_sequences = 4,
-              .own_drafter = 77}});
+              .co_located_drafter = 77}});
     Request request;
     request.prompt = {TokenId(1), TokenId(2)};
     request.max_tokens = max_tokens;
@@ -597,7 +597,7 @@ class OwnDrafts : public ::testing::Test {
   StepPlan plan_;
 };
 
-TEST_F(OwnDrafts, ComeWithTheResultAndAreVerifiedInTheNextPass) {
+TEST_F(CoLocatedDrafts, ComeWithTheResultAndAreVerifiedInTheNextPass) {
   begin("fixed:gamma=3");
   EXPECT_TRUE(entry().draft.empty());
   EXPECT_EQ(entry().next_gamma, 3);
@@ -619,7 +619,7 @@ TEST_F(OwnDrafts, ComeWithTheResultAndAreVerifiedInTheNextPass) {
 }
 
 // A draft worker is not needed here: the target drafts by itself.
-TEST_F(OwnDrafts, NeedNoDraftWorker) {
+TEST_F(CoLocatedDrafts, NeedNoDraftWorker) {
   begin("fixed:gamma=3");
   const auto actions = step(MessageReceived{
       kWorker,
@@ -631,7 +631,7 @@ TEST_F(OwnDrafts, NeedNoDraftWorker) {
 }
 
 // The next round is plain, under a number that nothing was drawn for.
-TEST_F(OwnDrafts, ThatCannotBeAreDroppedAndCounted) {
+TEST_F(CoLocatedDrafts, ThatCannotBeAreDroppedAndCounted) {
   struct Lie {
     std::function<void(Draft&)> tell;
     DropReason reason;
@@ -660,7 +660,7 @@ TEST_F(OwnDrafts, ThatCannotBeAreDroppedAndCounted) {
   }
 }
 
-TEST_F(OwnDrafts, AreAsMuchAsMayStillBeEmitted) {
+TEST_F(CoLocatedDrafts, AreAsMuchAsMayStillBeEmitted) {
   begin("fixed:gamma=8", 6);
   EXPECT_EQ(entry().next_gamma, 4);  // one is emitted now, and one follows each draft
   answer(0);
@@ -675,7 +675,7 @@ TEST_F(OwnDrafts, AreAsMuchAsMayStillBeEmitted) {
 }
 
 // A policy decides with what it knew before the pass whose result brings the draft.
-TEST_F(OwnDrafts, LengthsFollowFromRoundsThatAreOver) {
+TEST_F(CoLocatedDrafts, LengthsFollowFromRoundsThatAreOver) {
   const TemporaryDirectory directory;
   const auto file = directory.write("gammas.txt", "2\n0\n5\n1\n");
   begin(("replay:file=" + file.string()).c_str());

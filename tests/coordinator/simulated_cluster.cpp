@@ -117,7 +117,7 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
                                    .model = toy_info(),
                                    .max_sequences = kTargetSequences,
                                    .slices = endpoints,
-                                   .own_drafter = drafts_at_targets_ ? uint64_t{1} : 0,
+                                   .co_located_drafter = drafts_at_targets_ ? uint64_t{1} : 0,
                                    .kv_blocks = kv_blocks_,
                                    .hidden_state_head = hidden_states_ ? kToyHiddenStateHead : 0,
                                    .hidden_state_width = hidden_states_ ? 1 : 0}});

@@ -105,7 +105,7 @@ TEST(RankAcceptance, TreesAreThoseOfTheDynamicProgramme) {
   EXPECT_NEAR(ranks.chance(1), 0.3, 0.02);
   EXPECT_NEAR(ranks.chance(2), 0.1, 0.02);
   std::vector<double> chances;
-  for (size_t rank = 0; rank < kMostTreeChildren; ++rank) chances.push_back(ranks.chance(rank));
+  for (size_t rank = 0; rank < kMaxTreeChildren; ++rank) chances.push_back(ranks.chance(rank));
   // best[d][n]: expected accepted tokens behind a node that the target came to, with n nodes of d levels.
   // split[r][n]: the same of its children from rank r on.
   constexpr int kNodes = 20, kDepth = 6;
@@ -127,7 +127,7 @@ TEST(RankAcceptance, TreesAreThoseOfTheDynamicProgramme) {
       const DraftTree tree(std::vector<TokenId>(shape.parents.size(), TokenId(0)), shape.parents);
       EXPECT_TRUE(
           check_tree(tree,
-                     {.nodes = nodes, .depth = depth, .children = kMostTreeChildren, .equal_siblings = true})
+                     {.nodes = nodes, .depth = depth, .children = kMaxTreeChildren, .equal_siblings = true})
               .ok());
       double expected = 0;
       std::vector<double> reach;

@@ -433,7 +433,7 @@ TEST(ModelDrafter, EndsWhereItsChancesSay) {
         redrawn_otherwise += redrawn.ids != whole.ids;
         EXPECT_EQ(redrawn.margins[0], whole.margins[0]);
       }
-      for (const float margin : whole.margins) EXPECT_TRUE(margin >= 0 && margin <= kMostMargin) << margin;
+      for (const float margin : whole.margins) EXPECT_TRUE(margin >= 0 && margin <= kMaxMargin) << margin;
       for (const bool sent : {false, true}) {
         PlaceRule rule{.slope = 0.5f, .offset = 0.2f};
         (sent ? rule.least_extended : rule.least_sent) = 0.3f;

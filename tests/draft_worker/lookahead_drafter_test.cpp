@@ -109,14 +109,14 @@ TEST(LookaheadDrafter, TreesAreAsWelcomeAsTheirShape) {
         MarkovText text(prompt_of_later_tokens(), {.ngram = ngram});
         for (int i = 0; i < 40; ++i) {
           text.round({.nodes = nodes}, depth);
-          const TreeLimits limits{.nodes = nodes, .depth = depth, .children = kMostTreeChildren};
+          const TreeLimits limits{.nodes = nodes, .depth = depth, .children = kMaxTreeChildren};
           ASSERT_TRUE(check_tree(text.draft(), limits).ok()) << nodes << " " << depth << " " << ngram;
         }
       }
   MarkovText text(prompt_of_later_tokens(), {});
   text.round({.widths = {3, 2, 2, 1}}, 4);
   EXPECT_FALSE(text.draft().empty());
-  EXPECT_TRUE(check_tree(text.draft(), {.nodes = 33, .depth = 4, .children = kMostTreeChildren}).ok());
+  EXPECT_TRUE(check_tree(text.draft(), {.nodes = 33, .depth = 4, .children = kMaxTreeChildren}).ok());
 }
 
 // Row i of level j stands i + j tokens behind the text, as in figure 5 of the paper.

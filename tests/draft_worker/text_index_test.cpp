@@ -73,7 +73,7 @@ TEST(TextIndex, FindsWhatASearchThroughAllTextsFinds) {
                     suffix[suffix.size() - static_cast<size_t>(back)]);
       }
       EXPECT_EQ(longest, longest_by_search(texts, index.window(), suffix)) << "trial " << trial;
-      EXPECT_LE(matches.size(), TextIndex::kMostMatches);
+      EXPECT_LE(matches.size(), TextIndex::kMaxMatches);
     }
   }
 }

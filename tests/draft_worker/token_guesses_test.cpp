@@ -104,7 +104,7 @@ TEST(TokenGuesser, AMarginIsThatOfTheTwoBestScores) {
         << rule_name(rule);
     std::vector<float> one(100, kMinusInfinity);
     one[5] = 1;
-    EXPECT_EQ(guesser.margin(one, params, Position(17)), static_cast<double>(kMostMargin));
+    EXPECT_EQ(guesser.margin(one, params, Position(17)), static_cast<double>(kMaxMargin));
   }
 }
 

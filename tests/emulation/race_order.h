@@ -15,7 +15,7 @@
 
 namespace outrider::cuda::emulation::races {
 
-constexpr unsigned kMostThreads = 1024, kMostWarps = kMostThreads / 32;
+constexpr unsigned kMostThreads = 1024, kMaxWarps = kMostThreads / 32;
 
 struct Stamp {
   uint64_t operation : 20 = 0;  // 0: none; such a stamp belongs to no kernel, or to the host
@@ -59,12 +59,12 @@ struct Running {
   bool is_early = false;
   unsigned threads = 0, block = 0, thread = 0;
   uint32_t time = 0, block_met = 0;
-  std::array<uint32_t, kMostWarps> warp_met{};
+  std::array<uint32_t, kMaxWarps> warp_met{};
   std::bitset<kMostThreads> has_inputs;
   // Acquired from other blocks, and handed on at barriers.
   bool has_knowledge = false;
   std::vector<Knowledge> of_thread;
-  std::array<Knowledge, kMostWarps> of_warp;
+  std::array<Knowledge, kMaxWarps> of_warp;
   Knowledge of_block, learned;  // learned: by any block
 
   Stamp stamp() const { return {.operation = operation, .block = block, .thread = thread, .time = time}; }

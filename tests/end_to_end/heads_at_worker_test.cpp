@@ -227,7 +227,7 @@ struct Place {
         {.max_positions = 120, .kv_tokens = 400, .aux_layers = head->config().aux_layers}, *group);
     TargetOptions options{.max_sequences = 2};
     if (is_beside) {
-      options.own_drafter = 1;
+      options.co_located_drafter = 1;
       options.drafter = std::make_shared<HiddenStateDrafter>(
           *model, std::move(head), HiddenStateDrafterOptions{.q_kind = QKind::kDense});
     } else {

@@ -109,7 +109,7 @@ TEST(Replay, SaysWhereItIsNotExact) {
 
 class Recorded : public ::testing::Test {
  protected:
-  static constexpr int kMostTries = 20;
+  static constexpr int kMaxTries = 20;
   // A run of many texts, and its record. A draft that comes too late, because other programs have the cores,
   // makes a plain round and has its drafter left alone for a while: no replay knows of that, so the run is
   // made again.
@@ -126,14 +126,14 @@ class Recorded : public ::testing::Test {
     arguments.insert(arguments.end(), {"--report", dir_ / "report.json", "--overwrite"});
     arguments.insert(arguments.end(), more.begin(), more.end());
     int64_t late = 0;
-    for (int tries = 0; tries < kMostTries; ++tries) {
+    for (int tries = 0; tries < kMaxTries; ++tries) {
       const Outcome ran = generate(arguments);
       EXPECT_EQ(ran.code, 0) << ran.describe();
       late = nlohmann::json::parse(read_file(dir_ / "report.json"))["metrics"]["drafts"]["deadlines_missed"]
                  .get<int64_t>();
       if (late == 0) break;
     }
-    EXPECT_EQ(late, 0) << "drafts came too late in each of " << kMostTries << " runs";
+    EXPECT_EQ(late, 0) << "drafts came too late in each of " << kMaxTries << " runs";
     auto record = read_round_record(file);
     EXPECT_TRUE(record.ok()) << record.status().message();
     return std::move(record).value();

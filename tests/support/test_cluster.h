@@ -233,7 +233,7 @@ class TestCluster {
                                .max_sequences = options_.max_num_seqs,
                                .generation = Generation(static_cast<uint64_t>(g) + 1)};
           const bool has_own = options_.exit_layer > 0 || !(options_.head.empty() || options_.head_at_worker);
-          target.own_drafter = has_own ? 1 : 0;
+          target.co_located_drafter = has_own ? 1 : 0;
           const HiddenStateDrafterOptions drafting{.max_sequences = options_.max_num_seqs,
                                                    .eos_ids = options_.eos_ids,
                                                    .q_kind = options_.q_kind,

@@ -26,7 +26,7 @@ struct Drafting {
     const auto drafter = std::make_shared<HiddenStateDrafter>(
         *model, std::move(head), HiddenStateDrafterOptions{.q_kind = QKind::kDense});
     worker = std::make_unique<TargetWorker>(
-        *model, *group, TargetOptions{.max_sequences = 2, .own_drafter = 1, .drafter = drafter});
+        *model, *group, TargetOptions{.max_sequences = 2, .co_located_drafter = 1, .drafter = drafter});
   }
 
   // A pass over `draft` and what is committed but not read; the draft of the next round comes with it.

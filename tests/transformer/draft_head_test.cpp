@@ -168,7 +168,7 @@ TEST(DraftHead, RotationIsOrthonormal) {
 TEST(DraftHead, StatesLoseWhatTheoryAllows) {
   constexpr double kErrors[]{0.03744, 0.01154, 0.003495, 0.001041, 0.0003035};
   const DraftHead head = load(golden_model("qwen2"));
-  for (int bits = kLeastHiddenBits; bits <= kMostHiddenBits; ++bits) {
+  for (int bits = kMinHiddenBits; bits <= kMaxHiddenBits; ++bits) {
     double error = 0, power = 0;
     for (uint32_t seed = 0; seed < 400; ++seed) {
       std::vector<float> state = normal_state(head.hidden_size(), seed);
@@ -181,7 +181,7 @@ TEST(DraftHead, StatesLoseWhatTheoryAllows) {
         power += std::pow(state[i], 2);
       }
     }
-    const double theory = kErrors[bits - kLeastHiddenBits];
+    const double theory = kErrors[bits - kMinHiddenBits];
     EXPECT_LT(error / power, 1.02 * theory) << bits;
     EXPECT_GT(error / power, 0.85 * theory) << bits;  // known deviations cut the tails a little
   }

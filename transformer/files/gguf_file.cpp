@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-constexpr uint64_t kMostTensors = 1'000'000, kMostKeys = 100'000, kMostDimensions = 4;
+constexpr uint64_t kMaxTensors = 1'000'000, kMostKeys = 100'000, kMaxDimensions = 4;
 constexpr uint64_t kLongestName = 1000, kLargestExtent = uint64_t{1} << 40;
 
 // Numbers of value types in files.
@@ -199,7 +199,7 @@ Result<TensorInfo> GgufReader::tensor_info() {
   tensor.name = std::string(name);
   const std::string what = "tensor " + printable(name);
   ASSIGN_OR_RETURN(const uint32_t dimensions, number<uint32_t>());
-  if (dimensions == 0 || dimensions > kMostDimensions)
+  if (dimensions == 0 || dimensions > kMaxDimensions)
     return wrong(fmt::format("{} has {} dimensions", what, dimensions));
   uint64_t elements = 1;
   for (uint32_t i = 0; i < dimensions; ++i) {
@@ -278,7 +278,7 @@ Result<GgufContent> GgufReader::read() {
         fmt::format("{}: is GGUF of version {}; supported are 2 and 3, little endian", name_, version));
   ASSIGN_OR_RETURN(const uint64_t tensors, number<uint64_t>());
   ASSIGN_OR_RETURN(const uint64_t keys, number<uint64_t>());
-  if (tensors > kMostTensors || keys > kMostKeys)
+  if (tensors > kMaxTensors || keys > kMostKeys)
     return wrong(fmt::format("says that it has {} tensors and {} keys", tensors, keys));
   GgufContent content;
   RETURN_IF_ERROR(read_values(keys, content));

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostHeadDim = 4096;
+constexpr int64_t kMaxHeadDim = 4096;
 
 // A key that repeats what others say, or may not be changed.
 Status must_be(const JsonObject& config, const std::string& key, const json& value) {
@@ -32,10 +32,10 @@ Status read_latent_config(const JsonObject& config, ModelConfig& out) {
   } else if (!config.members().contains("q_lora_rank")) {
     return config.wrong("q_lora_rank", "is missing; null says that queries have no latent");
   }
-  ASSIGN_OR_RETURN(latent.kv_rank, config.integer("kv_lora_rank", {1, kMostHeadDim}));
-  ASSIGN_OR_RETURN(latent.nope_dim, config.integer("qk_nope_head_dim", {1, kMostHeadDim}));
-  ASSIGN_OR_RETURN(latent.rope_dim, config.integer("qk_rope_head_dim", {2, kMostHeadDim}));
-  ASSIGN_OR_RETURN(latent.value_dim, config.integer("v_head_dim", {1, kMostHeadDim}));
+  ASSIGN_OR_RETURN(latent.kv_rank, config.integer("kv_lora_rank", {1, kMaxHeadDim}));
+  ASSIGN_OR_RETURN(latent.nope_dim, config.integer("qk_nope_head_dim", {1, kMaxHeadDim}));
+  ASSIGN_OR_RETURN(latent.rope_dim, config.integer("qk_rope_head_dim", {2, kMaxHeadDim}));
+  ASSIGN_OR_RETURN(latent.value_dim, config.integer("v_head_dim", {1, kMaxHeadDim}));
   ASSIGN_OR_RETURN(latent.interleaved, config.boolean_or("rope_interleave", true));
   if (latent.rope_dim % 2 != 0)
     return config.wrong("qk_rope_head_dim", fmt::format("is {}; must be even", latent.rope_dim));

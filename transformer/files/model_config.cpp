@@ -161,14 +161,14 @@ Status refuse_experts(const JsonObject& config) {
 Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
   if (traits.experts == nullptr) return refuse_experts(config);
   const ExpertNames& names = *traits.experts;
-  constexpr int64_t kMostExperts = 4096;
+  constexpr int64_t kMaxExperts = 4096;
   ExpertConfig experts;
   // Versions of transformers differ in which of two names they write.
   const std::string usual(names.count_key);
   const std::string other = usual == "num_experts" ? "num_local_experts" : "num_experts";
   if (!config.has(usual) && !config.has(other)) return config.wrong(usual, "is missing");
   const std::string& key = config.has(usual) ? usual : other;
-  ASSIGN_OR_RETURN(experts.count, config.integer(key, {1, kMostExperts}));
+  ASSIGN_OR_RETURN(experts.count, config.integer(key, {1, kMaxExperts}));
   if (const json* value = config.find(other); value != nullptr && *value != experts.count)
     return config.wrong(other, "contradicts \"" + usual + "\"");
   ASSIGN_OR_RETURN(experts.chosen, config.integer("num_experts_per_tok", {1, experts.count}));

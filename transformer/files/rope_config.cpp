@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMostFactor = 1e6;
+constexpr double kMaxFactor = 1e6;
 
 // Keys beside the type and those of every rotation.
 struct RopeKind {
@@ -86,9 +86,9 @@ Status check_rope_keys(const JsonObject& rope, const std::optional<std::string>&
 
 Result<RopeScaling> read_llama3(const JsonObject& rope) {
   Llama3RopeScaling out;
-  ASSIGN_OR_RETURN(out.factor, rope.number("factor", 1, kMostFactor));
-  ASSIGN_OR_RETURN(out.low_freq_factor, rope.number("low_freq_factor", 1e-6, kMostFactor));
-  ASSIGN_OR_RETURN(out.high_freq_factor, rope.number("high_freq_factor", 1e-6, kMostFactor));
+  ASSIGN_OR_RETURN(out.factor, rope.number("factor", 1, kMaxFactor));
+  ASSIGN_OR_RETURN(out.low_freq_factor, rope.number("low_freq_factor", 1e-6, kMaxFactor));
+  ASSIGN_OR_RETURN(out.high_freq_factor, rope.number("high_freq_factor", 1e-6, kMaxFactor));
   ASSIGN_OR_RETURN(out.original_max_position_embeddings,
                    rope.integer("original_max_position_embeddings", {1, kMaxPositions}));
   if (out.high_freq_factor <= out.low_freq_factor)
@@ -102,25 +102,25 @@ double yarn_amplitude(double factor, double mscale = 1) {
 }
 
 Result<double> read_yarn_amplitude(const JsonObject& rope, double factor) {
-  if (rope.has("attention_factor")) return rope.number("attention_factor", 1e-6, kMostFactor);
-  ASSIGN_OR_RETURN(const double mscale, rope.number_or("mscale", 0, 0, kMostFactor));
-  ASSIGN_OR_RETURN(const double all_dim, rope.number_or("mscale_all_dim", 0, 0, kMostFactor));
+  if (rope.has("attention_factor")) return rope.number("attention_factor", 1e-6, kMaxFactor);
+  ASSIGN_OR_RETURN(const double mscale, rope.number_or("mscale", 0, 0, kMaxFactor));
+  ASSIGN_OR_RETURN(const double all_dim, rope.number_or("mscale_all_dim", 0, 0, kMaxFactor));
   if (mscale == 0 || all_dim == 0) return yarn_amplitude(factor);
   return yarn_amplitude(factor, mscale) / yarn_amplitude(factor, all_dim);
 }
 
 Status read_yarn(const JsonObject& rope, const ModelConfig& out, RopeConfig& to) {
   YarnRopeScaling yarn;
-  ASSIGN_OR_RETURN(yarn.factor, rope.number("factor", 1, kMostFactor));
-  ASSIGN_OR_RETURN(yarn.beta_fast, rope.number_or("beta_fast", 32, 1e-6, kMostFactor));
-  ASSIGN_OR_RETURN(yarn.beta_slow, rope.number_or("beta_slow", 1, 1e-6, kMostFactor));
+  ASSIGN_OR_RETURN(yarn.factor, rope.number("factor", 1, kMaxFactor));
+  ASSIGN_OR_RETURN(yarn.beta_fast, rope.number_or("beta_fast", 32, 1e-6, kMaxFactor));
+  ASSIGN_OR_RETURN(yarn.beta_slow, rope.number_or("beta_slow", 1, 1e-6, kMaxFactor));
   ASSIGN_OR_RETURN(yarn.truncate, rope.boolean_or("truncate", true));
   ASSIGN_OR_RETURN(
       yarn.original_max_position_embeddings,
       rope.integer_or("original_max_position_embeddings", out.max_position_embeddings, {1, kMaxPositions}));
   ASSIGN_OR_RETURN(to.amplitude, read_yarn_amplitude(rope, yarn.factor));
   if (out.latent) {
-    ASSIGN_OR_RETURN(const double all_dim, rope.number_or("mscale_all_dim", 0, 0, kMostFactor));
+    ASSIGN_OR_RETURN(const double all_dim, rope.number_or("mscale_all_dim", 0, 0, kMaxFactor));
     if (all_dim != 0) to.of_scores = std::pow(yarn_amplitude(yarn.factor, all_dim), 2);
   }
   to.scaling = yarn;
@@ -131,7 +131,7 @@ Result<std::vector<double>> read_divisors(const JsonObject& rope, const std::str
   std::vector<double> divisors;
   if (const json* list = rope.find(key); list != nullptr && list->is_array())
     for (const json& entry : *list)
-      if (entry.is_number() && entry > 0 && entry < kMostFactor) divisors.push_back(entry.get<double>());
+      if (entry.is_number() && entry > 0 && entry < kMaxFactor) divisors.push_back(entry.get<double>());
   if (divisors.size() != static_cast<size_t>(pairs))
     return rope.wrong(key, fmt::format("must be a list of {} factors, one for each pair that turns", pairs));
   return divisors;
@@ -144,7 +144,7 @@ Status read_long_rope(const JsonObject& config, const JsonObject& rope, ModelCon
   const JsonObject& where = config.has(key) ? config : rope;
   ASSIGN_OR_RETURN(const int64_t trained, where.integer(key, {2, kMaxPositions}));
   const double ratio = static_cast<double>(out.max_position_embeddings) / static_cast<double>(trained);
-  ASSIGN_OR_RETURN(const double factor, rope.number_or("factor", ratio, 1e-6, kMostFactor));
+  ASSIGN_OR_RETURN(const double factor, rope.number_or("factor", ratio, 1e-6, kMaxFactor));
   if (factor != ratio)
     return rope.wrong("factor",
                       fmt::format("is {}, but \"max_position_embeddings\" is {} times \"{}\"; programs "
@@ -152,7 +152,7 @@ Status read_long_rope(const JsonObject& config, const JsonObject& rope, ModelCon
                                   factor, ratio, key));
   const double recommended =
       ratio <= 1 ? 1 : std::sqrt(1 + std::log(ratio) / std::log(static_cast<double>(trained)));
-  ASSIGN_OR_RETURN(to.amplitude, rope.number_or("attention_factor", recommended, 1e-6, kMostFactor));
+  ASSIGN_OR_RETURN(to.amplitude, rope.number_or("attention_factor", recommended, 1e-6, kMaxFactor));
   LongRopeScaling scaling;
   ASSIGN_OR_RETURN(scaling.factors, read_divisors(rope, "short_factor", to.dims / 2));
   ASSIGN_OR_RETURN(const auto beyond, read_divisors(rope, "long_factor", to.dims / 2));
@@ -191,10 +191,10 @@ Status read_rotation(const JsonObject& config, const JsonObject& rope, const Fam
     ASSIGN_OR_RETURN(to.scaling, read_llama3(rope));
   } else if (type == "linear") {
     LinearRopeScaling linear;
-    ASSIGN_OR_RETURN(linear.factor, rope.number("factor", 1, kMostFactor));
+    ASSIGN_OR_RETURN(linear.factor, rope.number("factor", 1, kMaxFactor));
     to.scaling = linear;
   } else if (type == "dynamic") {  // changes nothing within max_position_embeddings, where texts end here
-    RETURN_IF_ERROR(rope.number("factor", 1, kMostFactor).status());
+    RETURN_IF_ERROR(rope.number("factor", 1, kMaxFactor).status());
   } else if (type == "yarn") {
     return read_yarn(rope, out, to);
   } else if (type == "longrope") {

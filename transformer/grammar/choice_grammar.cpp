@@ -109,13 +109,13 @@ class ChoiceGrammar final : public Grammar {
 
 Result<std::shared_ptr<const Grammar>> make_choice_grammar(std::shared_ptr<const TokenTable> tokens,
                                                            std::vector<std::string> choices) {
-  if (choices.empty() || choices.size() > kMostChoices)
-    return invalid_argument(fmt::format("{} choices: must be 1 to {}", choices.size(), kMostChoices));
+  if (choices.empty() || choices.size() > kMaxChoices)
+    return invalid_argument(fmt::format("{} choices: must be 1 to {}", choices.size(), kMaxChoices));
   size_t bytes = 0;
   for (const std::string& choice : choices) bytes += choice.size();
-  if (bytes > kMostChoiceBytes)
+  if (bytes > kMaxChoiceBytes)
     return invalid_argument(
-        fmt::format("the choices have {} bytes together: at most {}", bytes, kMostChoiceBytes));
+        fmt::format("the choices have {} bytes together: at most {}", bytes, kMaxChoiceBytes));
   Choices all{.tokens = tokens, .all = {}};
   for (std::string& text : choices) {
     if (text.empty()) return invalid_argument("a choice is an empty text");

@@ -10,8 +10,8 @@
 
 namespace outrider {
 
-constexpr size_t kMostChoices = 1024;
-constexpr size_t kMostChoiceBytes = size_t{64} << 10;  // of all choices together
+constexpr size_t kMaxChoices = 1024;
+constexpr size_t kMaxChoiceBytes = size_t{64} << 10;  // of all choices together
 
 // An error says which choice is empty or cannot be spelled, or which limit was passed.
 Result<std::shared_ptr<const Grammar>> make_choice_grammar(std::shared_ptr<const TokenTable> tokens,

@@ -25,9 +25,9 @@ class Compiler final : public GrammarCompiler {
 
   Result<std::shared_ptr<const Grammar>> compile(const GrammarSpec& spec) const override {
     if (spec.kind != GrammarSpec::Kind::kChoice) RETURN_IF_ERROR(check_library());
-    if (spec.text.size() > kMostGrammarBytes)
+    if (spec.text.size() > kMaxGrammarBytes)
       return invalid_argument(
-          fmt::format("the grammar has {} bytes: at most {}", spec.text.size(), kMostGrammarBytes));
+          fmt::format("the grammar has {} bytes: at most {}", spec.text.size(), kMaxGrammarBytes));
     if (spec.text.find('\0') != std::string::npos) return invalid_argument("the grammar has a zero byte");
     if (auto kept = find(spec)) return kept;
     ASSIGN_OR_RETURN(auto grammar, make(spec));

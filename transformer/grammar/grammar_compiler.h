@@ -20,7 +20,7 @@ struct GrammarSpec {
   bool operator==(const GrammarSpec&) const = default;
 };
 
-constexpr size_t kMostGrammarBytes = size_t{256} << 10;  // of GrammarSpec::text
+constexpr size_t kMaxGrammarBytes = size_t{256} << 10;  // of GrammarSpec::text
 
 struct GrammarOptions {
   // Files of libraries: the last is llguidance, those before it are loaded first, for symbols that it needs.
@@ -31,7 +31,7 @@ struct GrammarOptions {
 };
 
 // Safe to share between threads. What a compilation takes, in bytes and time, is bounded: by
-// kMostGrammarBytes and by the library's own limits, some seconds at worst. The last ones are kept.
+// kMaxGrammarBytes and by the library's own limits, some seconds at worst. The last ones are kept.
 class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;

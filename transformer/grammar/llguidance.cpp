@@ -258,8 +258,8 @@ void Matcher::foresee(std::span<const uint32_t> bits, int32_t most, std::vector<
   for (size_t word = 0; word < bits.size(); ++word)
     for (uint32_t left = bits[word]; left != 0; left &= left - 1)
       allowed.emplace_back(static_cast<int32_t>(word * 32) + std::countr_zero(left));
-  constexpr size_t kMostSpellings = 64;  // certain bytes have fewer spellings than this
-  if (allowed.empty() || allowed.size() > kMostSpellings) return;
+  constexpr size_t kMaxSpellings = 64;  // certain bytes have fewer spellings than this
+  if (allowed.empty() || allowed.size() > kMaxSpellings) return;
   const auto length = [&](TokenId id) { return tokens.bytes_of(id).size(); };
   const TokenId longest = *std::max_element(allowed.begin(), allowed.end(),
                                             [&](TokenId a, TokenId b) { return length(a) < length(b); });

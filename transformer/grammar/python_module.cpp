@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostModuleBytes = size_t{256} << 20;
+constexpr size_t kMaxModuleBytes = size_t{256} << 20;
 constexpr size_t kPage = 65536;  // the largest of any system
 constexpr unsigned char kClass = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32;
 constexpr size_t kRoom = 4096;  // bytes of zeros: an object of Python is smaller
@@ -201,7 +201,7 @@ std::vector<std::string> installed_grammar_libraries() {
 }
 
 Status provide_python_symbols(const std::string& file) {
-  ASSIGN_OR_RETURN(const std::string bytes, read_text_file(file, kMostModuleBytes));
+  ASSIGN_OR_RETURN(const std::string bytes, read_text_file(file, kMaxModuleBytes));
   auto wanted = wanted_symbols(bytes);
   if (!wanted) return invalid_argument(file + ": is no shared library of this kind of machine");
   // Those that a libpython or another module brings already stay theirs.

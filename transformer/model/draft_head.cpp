@@ -159,11 +159,11 @@ Result<DraftHead> DraftHead::load(const std::filesystem::path& directory, IndexR
 bool DraftHead::quantize(std::span<float> hidden, int bits, HiddenRow& row) const {
   CHECK(static_cast<int64_t>(hidden.size()) == hidden_size_, "a state of {}, not {}", hidden.size(),
         hidden_size_);
-  CHECK(bits >= kLeastHiddenBits && bits <= kMostHiddenBits, "{} bits", bits);
+  CHECK(bits >= kMinHiddenBits && bits <= kMaxHiddenBits, "{} bits", bits);
   rotate_blocks(hidden, rotation_block(hidden_size_));
   double squares = 0;
   for (const float x : hidden) squares += static_cast<double>(x) * static_cast<double>(x);
-  const double step = kSteps[static_cast<size_t>(bits - kLeastHiddenBits)] *
+  const double step = kSteps[static_cast<size_t>(bits - kMinHiddenBits)] *
                       std::sqrt(squares / static_cast<double>(hidden.size()));
   row.scale = to_float(to_bf16(static_cast<float>(step / 2)));
   if (!std::isnormal(row.scale)) return false;

@@ -38,13 +38,13 @@ void gate_and_up(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& mlp, 
 
 namespace {
 
-constexpr size_t kMostGroups = 4096;
+constexpr size_t kMaxGroups = 4096;
 
 // The best of the groups, ties to the lowest; score(e): of an expert.
 template <class Score>
-std::bitset<kMostGroups> best_groups(const RoutingRule& rule, int64_t experts, bool by_two,
-                                     const Score& score) {
-  std::bitset<kMostGroups> chosen;
+std::bitset<kMaxGroups> best_groups(const RoutingRule& rule, int64_t experts, bool by_two,
+                                    const Score& score) {
+  std::bitset<kMaxGroups> chosen;
   const int64_t each = experts / rule.groups;
   const auto value = [&](int64_t group) {
     float best = -std::numeric_limits<float>::infinity(), second = best;
@@ -92,7 +92,7 @@ void choose_experts(std::span<float> logits, const RoutingRule& rule, std::span<
     const auto at = static_cast<size_t>(e);
     return corrections.empty() ? logits[at] : logits[at] + corrections[at];
   };
-  std::bitset<kMostGroups> groups;
+  std::bitset<kMaxGroups> groups;
   if (rule.groups > 1) groups = best_groups(rule, experts, !corrections.empty(), score);
   const auto is_allowed = [&](int64_t e) {
     return rule.groups <= 1 || groups[static_cast<size_t>(e / (experts / rule.groups))];

@@ -13,7 +13,7 @@ namespace outrider {
 namespace {
 
 constexpr size_t kMaxOrderBytes = size_t{64} << 20;
-constexpr size_t kMostCalls = 4096;  // KV cache calls collected between two passes before they are broadcast
+constexpr size_t kMaxCalls = 4096;  // KV cache calls collected between two passes before they are broadcast
 
 enum class Order : int64_t { kForward, kCalls, kEnd };
 
@@ -142,7 +142,7 @@ class LedModel final : public Model {
   }
 
   KvCache& kv() override {
-    if (calls_.size() >= kMostCalls) tell_calls();
+    if (calls_.size() >= kMaxCalls) tell_calls();
     return shard_->kv();
   }
   const ModelConfig& config() const override { return shard_->config(); }

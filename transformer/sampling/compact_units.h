@@ -24,11 +24,11 @@ OUTRIDER_SHARED_CODE constexpr uint32_t least_listed(uint32_t unit) { return uni
 // stay a valid weight.
 OUTRIDER_SHARED_CODE inline uint32_t weight_of_unit(uint64_t mass, uint64_t total, uint64_t units,
                                                     uint32_t largest, uint64_t others) {
-  constexpr uint32_t kMostPerUnit = (1 << 14) - 1;  // two bytes; what is left is next to nothing then
+  constexpr uint32_t kMaxPerUnit = (1 << 14) - 1;  // two bytes; what is left is next to nothing then
   const uint64_t left = total > mass ? total - mass : 1;
   const double weight = static_cast<double>(mass) * static_cast<double>(others) /
                         (static_cast<double>(left) * static_cast<double>(units));
-  const uint32_t fits = 0xFFFFFFFF / largest, most = fits < kMostPerUnit ? fits : kMostPerUnit;
+  const uint32_t fits = 0xFFFFFFFF / largest, most = fits < kMaxPerUnit ? fits : kMaxPerUnit;
   if (!(weight > 1)) return 1;
   return weight < most ? static_cast<uint32_t>(weight + 0.5) : most;
 }

@@ -313,7 +313,7 @@ TEST_P(Library, LongChainsOfRulesAndReferencesEndNoProcess) {
   schema += fmt::format(R"("d{}":{{"const":"a"}}}}}})", kLinks);
   for (const auto& [kind, text] :
        {std::pair(GrammarSpec::Kind::kLark, rules), std::pair(GrammarSpec::Kind::kJson, schema)}) {
-    ASSERT_LT(text.size(), kMostGrammarBytes);
+    ASSERT_LT(text.size(), kMaxGrammarBytes);
     const auto made = compiler_->compile({.kind = kind, .text = text, .choices = {}});
     ASSERT_TRUE(made.ok()) << made.status().message();
     EXPECT_EQ(allowed_by(*(*made)->matcher(), vocabulary_->size).empty(), false);
@@ -325,7 +325,7 @@ TEST_P(Library, TellsItsOwnErrors) {
   EXPECT_NE(error(GrammarSpec::Kind::kJson, "{"), "");
   EXPECT_NE(error(GrammarSpec::Kind::kRegex, "(a"), "");
   EXPECT_NE(error(GrammarSpec::Kind::kLark, "start: nothing_here"), "");
-  EXPECT_NE(error(GrammarSpec::Kind::kRegex, std::string(kMostGrammarBytes + 1, 'a')).find("at most"),
+  EXPECT_NE(error(GrammarSpec::Kind::kRegex, std::string(kMaxGrammarBytes + 1, 'a')).find("at most"),
             std::string::npos);
   EXPECT_NE(error(GrammarSpec::Kind::kRegex, std::string("a\0b", 3)).find("zero byte"), std::string::npos);
   // Much work is refused, or done when it is needed: this comes back soon.

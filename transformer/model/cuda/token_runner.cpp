@@ -10,7 +10,7 @@ namespace {
 // Longer drafts are several runs.
 constexpr int64_t kSteps = 16;
 // Rows of q for each sequence, as long as they are few; with many sequences a run has fewer steps.
-constexpr int64_t kQRows = 8, kMostQRows = 128;
+constexpr int64_t kQRows = 8, kMaxQRows = 128;
 constexpr int64_t kBiases = 300;
 
 bool weighs(const TokenRun& run) { return run.count > 0 && needs_q(effective_rule(*run.first.sampling)); }
@@ -26,7 +26,7 @@ DrawLimits run_limits(int64_t sequences, int64_t vocab_size, int64_t kv_tokens) 
           .steps = kSteps,
           .width = vocab_size,
           .stride = vocab_size,
-          .q_rows = std::min(kQRows * sequences, kMostQRows),
+          .q_rows = std::min(kQRows * sequences, kMaxQRows),
           .counted = kv_tokens + rows * 8 * kSteps,  // committed tokens are in the cache; drafted ones
           .biases = kBiases * sequences};
 }

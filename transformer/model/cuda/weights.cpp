@@ -85,16 +85,15 @@ MlpColumns mlp_columns(const ModelConfig& config, const ShardPlan& plan, bool ha
 }
 
 Status check_heads(const ModelConfig& c) {
-  constexpr int64_t kMostHeadDim = 256, kMostLatentDim = 1024;
-  if (!c.latent && c.head_dim > kMostHeadDim)
-    return unsupported(
-        fmt::format("head_dim {}: the CUDA kernels take at most {}", c.head_dim, kMostHeadDim));
+  constexpr int64_t kMaxHeadDim = 256, kMaxLatentDim = 1024;
+  if (!c.latent && c.head_dim > kMaxHeadDim)
+    return unsupported(fmt::format("head_dim {}: the CUDA kernels take at most {}", c.head_dim, kMaxHeadDim));
   if (!c.latent) return {};
-  if (c.head_dim > kMostLatentDim)
+  if (c.head_dim > kMaxLatentDim)
     return unsupported(
         fmt::format("kv_lora_rank {} and qk_rope_head_dim {}: the CUDA kernels take at most {} together; "
                     "run with --device cpu",
-                    c.latent->kv_rank, c.latent->rope_dim, kMostLatentDim));
+                    c.latent->kv_rank, c.latent->rope_dim, kMaxLatentDim));
   for (const auto& [name, size] : {std::pair{"q_lora_rank", c.latent->q_rank},
                                    {"kv_lora_rank", c.latent->kv_rank},
                                    {"qk_nope_head_dim", c.latent->nope_dim},

@@ -11,7 +11,7 @@ int32_t unit_of(const QuantScheme& scheme, int64_t k, bool is_scattered) {
 
 // More than there may be where a scheme has no form.
 int32_t words_of(const CodeForm& f) {
-  const int32_t zeros = f.zero_type == ZeroType::kStored ? 1 : 0, none = CodeForm::kMostWords + 1;
+  const int32_t zeros = f.zero_type == ZeroType::kStored ? 1 : 0, none = CodeForm::kMaxWords + 1;
   switch (f.scale) {
     case ScaleType::kFloat16:
     case ScaleType::kBFloat16:
@@ -40,7 +40,7 @@ std::optional<CodeForm> code_form(const QuantScheme& scheme, int64_t k, bool is_
   // Numbers of codes that are no whole ones have no zero.
   const bool has_zero = form.zero_type != ZeroType::kConstant || form.zero != 0;
   if ((form.code == CodeType::kE4m3 || form.code == CodeType::kE2m1) && has_zero) return {};
-  return form.words <= CodeForm::kMostWords ? std::optional(form) : std::nullopt;
+  return form.words <= CodeForm::kMaxWords ? std::optional(form) : std::nullopt;
 }
 
 }  // namespace outrider::cuda

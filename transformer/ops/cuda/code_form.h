@@ -19,7 +19,7 @@
 namespace outrider::cuda {
 
 struct CodeForm {
-  static constexpr int kMostWords = 4;
+  static constexpr int kMaxWords = 4;
 
   CodeType code = CodeType::kUnsigned4;
   ScaleType scale = ScaleType::kFloat32;

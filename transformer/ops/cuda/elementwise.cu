@@ -20,7 +20,7 @@ __device__ __forceinline__ float published_element(const MatrixView& m, int32_t 
   const auto code = static_cast<uint8_t>(f.is_half_bytes() ? codes[at / 2] >> (at % 2 * 4) & 15 : codes[at]);
   RowWords words;
   OUTRIDER_UNROLL
-  for (int32_t w = 0; w < CodeForm::kMostWords; ++w)
+  for (int32_t w = 0; w < CodeForm::kMaxWords; ++w)
     if (w < f.words)
       words.words[w] = m.scales[scale_offset(m.slices, row, m.slices.step_of(column), f.words, w)].bits;
   const int32_t in_slice = column - m.slices.begin[m.slices.slice_of(column)];

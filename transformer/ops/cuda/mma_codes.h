@@ -17,7 +17,7 @@ struct UnitNumbers {
 
 // Words of one row for one step, as stored.
 struct RowWords {
-  uint16_t words[CodeForm::kMostWords] = {};
+  uint16_t words[CodeForm::kMaxWords] = {};
 
   __device__ __forceinline__ uint32_t byte(int32_t index, int unit) const {
     return static_cast<uint32_t>(words[index] >> (unit % 2 * 8)) & 255u;
@@ -61,7 +61,7 @@ struct LaneWords {
   __device__ __forceinline__ LaneWords(const CodeForm& f, const uint32_t* own) {
     const uint32_t* first = own - threadIdx.x % 4;
     OUTRIDER_UNROLL
-    for (int w = 0; w < CodeForm::kMostWords; ++w) {
+    for (int w = 0; w < CodeForm::kMaxWords; ++w) {
       const uint32_t pair = w < f.words ? first[w] : 0;
       rows[0].words[w] = static_cast<uint16_t>(pair);
       rows[1].words[w] = static_cast<uint16_t>(pair >> 16);

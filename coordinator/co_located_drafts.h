@@ -10,10 +10,10 @@
 namespace outrider {
 
 // All outlive it.
-class OwnDrafts {
+class CoLocatedDrafts {
  public:
-  OwnDrafts(const ProtocolOptions& options, TargetGroup& target, const WorkerPool& pool, Totals& totals,
-            DraftTerms& terms)
+  CoLocatedDrafts(const ProtocolOptions& options, TargetGroup& target, const WorkerPool& pool, Totals& totals,
+                  DraftTerms& terms)
       : options_(options), target_(target), pool_(pool), totals_(totals), terms_(terms) {}
 
   // Decides where the drafts of the rounds after a plan are made, if there is a choice.

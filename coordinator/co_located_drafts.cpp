@@ -1,4 +1,4 @@
-#include "coordinator/own_drafts.h"
+#include "coordinator/co_located_drafts.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace outrider {
 
-void OwnDrafts::choose_place(const OutstandingPlan& plan, int32_t batch_size, Clock::time_point now) {
+void CoLocatedDrafts::choose_place(const OutstandingPlan& plan, int32_t batch_size, Clock::time_point now) {
   constexpr int32_t kUsualGamma = 2;
   if (!target_.has_two_places()) return;
   const PoolWorker* any = nullptr;
@@ -29,7 +29,7 @@ void OwnDrafts::choose_place(const OutstandingPlan& plan, int32_t batch_size, Cl
 }
 
 // The entry's own verdict commits at least one token.
-void OwnDrafts::ask(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now) {
+void CoLocatedDrafts::ask(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now) {
   if (!live.own.asked && target_.place.at_worker() && pool_.drafter_of(live, now)) return;
   if (!live.own.asked) {  // else a lost group was asked for the same draft
     const GammaContext context{.limit = live.debt.is_due() ? 0 : std::max(0, terms_.gamma_limit(live) - 1),
@@ -57,7 +57,7 @@ void OwnDrafts::ask(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clo
   entry.next_tree = live.own.tree;
 }
 
-void OwnDrafts::take(Draft& draft, size_t frame_bytes, RequestTable& requests) {
+void CoLocatedDrafts::take(Draft& draft, size_t frame_bytes, RequestTable& requests) {
   totals_.receive(draft);
   LiveRequest* live = requests.find(draft.sequence);
   if (!live || !live->running()) return totals_.drop(DropReason::kUnknownSequence);
@@ -68,9 +68,9 @@ void OwnDrafts::take(Draft& draft, size_t frame_bytes, RequestTable& requests) {
 }
 
 // The draft has arrived, or there is none. It may be longer than the room that is left.
-void OwnDrafts::begin(LiveRequest& live, Turn& turn) {
+void CoLocatedDrafts::begin(LiveRequest& live, Turn& turn) {
   RoundInFlight& round = live.round;
-  OwnDraft own = std::exchange(live.own, {});
+  CoLocatedDraft own = std::exchange(live.own, {});
   round.own = true;
   round.kind = target_.own_kind();
   if (!own.draft) return live.decide(turn.now());
