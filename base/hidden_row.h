@@ -1,5 +1,5 @@
 // The draft distribution of one token as the hidden state it is computed from: every owner of the draft
-// model's output head (transformer/model/draft_head.h) computes the same integer weights from it.
+// model's output head (model/draft_head.h) computes the same integer weights from it.
 #pragma once
 
 #include <cstdint>

@@ -13,23 +13,19 @@
 
 #include <zmq.h>
 
+#include "base/trimmed.h"
+
 namespace outrider {
 namespace {
 
 constexpr size_t kKeyCharacters = 40, kKeyBytes = 32;
 constexpr size_t kMaxKeys = 4096;
 
-std::string trimmed(const std::string& text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
 // The value of `name = value`; empty: none. A Z85 key may contain '=' and '#'.
 std::string value_of(const std::string& line, const std::string& name) {
   const auto equals = line.find('=');
-  if (equals == std::string::npos || trimmed(line.substr(0, equals)) != name) return {};
-  return trimmed(line.substr(equals + 1));
+  if (equals == std::string::npos || trimmed(std::string_view(line).substr(0, equals)) != name) return {};
+  return std::string(trimmed(std::string_view(line).substr(equals + 1)));
 }
 
 Result<std::vector<std::string>> read_lines(const std::filesystem::path& file) {
@@ -39,7 +35,7 @@ Result<std::vector<std::string>> read_lines(const std::filesystem::path& file) {
   for (std::string line; std::getline(in, line);) {
     if (lines.size() >= kMaxKeys)
       return invalid_argument(fmt::format("{}: more than {} lines", file.string(), kMaxKeys));
-    lines.push_back(trimmed(line));
+    lines.emplace_back(trimmed(line));
   }
   return lines;
 }

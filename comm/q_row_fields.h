@@ -9,7 +9,7 @@
 //   entry   = how many ids lie between the one before it (or the beginning) and this one, in the Rice code of
 //             parameter gap_parameter(), base/bit_codes.h; weight / unit, in Elias' gamma code
 //
-// Rows of transformer/sampling/compact_row.h take some 10 bits an entry. An entry has at least 2 bits and
+// Rows of kernels/sampling/compact_row.h take some 10 bits an entry. An entry has at least 2 bits and
 // becomes 8 bytes, so a hostile frame can ask for 32 times its size. Only comm/wire_fields.h includes this.
 #pragma once
 

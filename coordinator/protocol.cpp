@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/draft_shares.h"
+#include "coordinator/rounds/draft_shares.h"
 
 namespace outrider {
 

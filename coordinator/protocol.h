@@ -16,7 +16,7 @@
 #include "coordinator/dirty_set.h"
 #include "coordinator/overview.h"
 #include "coordinator/target_groups.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 

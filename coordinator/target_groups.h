@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/draft_rounds.h"
-#include "coordinator/hidden_state_relay.h"
-#include "coordinator/verdicts.h"
+#include "coordinator/rounds/draft_rounds.h"
+#include "coordinator/rounds/hidden_state_relay.h"
+#include "coordinator/rounds/verdicts.h"
 
 namespace outrider {
 

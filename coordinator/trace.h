@@ -11,7 +11,7 @@
 #include <map>
 #include <vector>
 
-#include "coordinator/events.h"
+#include "coordinator/rounds/events.h"
 
 namespace outrider {
 

@@ -10,7 +10,7 @@
 #include "comm/message_check.h"
 #include "comm/transport.h"
 #include "draft_worker/drafter.h"
-#include "draft_worker/slice_sender.h"
+#include "draft_worker/wire/slice_sender.h"
 
 namespace outrider {
 

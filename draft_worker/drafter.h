@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "comm/messages/drafting.h"
-#include "transformer/model/model.h"
+#include "model/model.h"
 
 namespace outrider {
 

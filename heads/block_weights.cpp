@@ -1,7 +1,7 @@
 #include "heads/block_weights.h"
 
 #include "heads/head_weights.h"
-#include "transformer/files/weight_map.h"
+#include "model_files/weight_map.h"
 
 namespace outrider {
 namespace {

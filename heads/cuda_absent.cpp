@@ -1,5 +1,5 @@
 #include "heads/head_compute.h"
-#include "transformer/model/cuda_backend.h"
+#include "model/cuda_backend.h"
 
 namespace outrider {
 

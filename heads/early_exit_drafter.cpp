@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "heads/stop_rule.h"
-#include "transformer/sampling/penalties.h"
+#include "kernels/sampling/penalties.h"
 
 namespace outrider {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "comm/collectives.h"
 #include "heads/head_draws.h"
-#include "transformer/model/exited_tokens.h"
-#include "transformer/model/logits_gathering.h"
-#include "transformer/model/model.h"
-#include "transformer/model/token_runner.h"
+#include "model/exited_tokens.h"
+#include "model/logits_gathering.h"
+#include "model/model.h"
+#include "model/token_runner.h"
 
 namespace outrider {
 

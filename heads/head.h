@@ -13,7 +13,7 @@
 #include "heads/head_compute.h"
 #include "heads/head_config.h"
 #include "heads/hidden_state_projection.h"
-#include "transformer/files/weight_format.h"
+#include "model_files/weight_format.h"
 
 namespace outrider {
 

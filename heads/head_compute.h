@@ -13,15 +13,15 @@
 
 #include "base/status.h"
 #include "base/tensor_view.h"
-#include "transformer/files/model_config.h"
-#include "transformer/files/weight_format.h"
-#include "transformer/files/weight_sources.h"
-#include "transformer/kv/kv_cache.h"
-#include "transformer/model/model.h"
-#include "transformer/ops/cpu/packed_matrix.h"
-#include "transformer/sampling/confidence.h"
-#include "transformer/sampling/draft_sampler.h"
-#include "transformer/sampling/token_look.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/sampling/confidence.h"
+#include "kernels/sampling/draft_sampler.h"
+#include "kernels/sampling/token_look.h"
+#include "model/kv/kv_cache.h"
+#include "model/model.h"
+#include "model_files/model_config.h"
+#include "model_files/weight_format.h"
+#include "model_files/weight_sources.h"
 
 namespace outrider {
 

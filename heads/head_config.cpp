@@ -8,7 +8,7 @@
 
 #include "base/json_text.h"
 #include "heads/module_config.h"
-#include "transformer/files/layer_config.h"
+#include "model_files/layer_config.h"
 
 namespace outrider {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "base/types.h"
-#include "transformer/files/model_config.h"
+#include "model_files/model_config.h"
 
 namespace outrider {
 

@@ -13,8 +13,8 @@
 #include "base/types.h"
 #include "comm/messages/draft_forms.h"
 #include "heads/head.h"
-#include "transformer/kv/kv_cache.h"
-#include "transformer/sampling/token_counts.h"
+#include "kernels/sampling/token_counts.h"
+#include "model/kv/kv_cache.h"
 
 namespace outrider {
 

@@ -7,8 +7,8 @@
 #include "base/draft_tree.h"
 #include "base/random.h"
 #include "heads/stop_rule.h"
-#include "transformer/sampling/confidence.h"
-#include "transformer/sampling/penalties.h"
+#include "kernels/sampling/confidence.h"
+#include "kernels/sampling/penalties.h"
 
 namespace outrider {
 

@@ -11,7 +11,7 @@
 #include "heads/head_drafter.h"
 #include "heads/token_guesses.h"
 #include "heads/tree_growth.h"
-#include "transformer/sampling/draft_sampler.h"
+#include "kernels/sampling/draft_sampler.h"
 
 namespace outrider {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transformer/files/quantized_file.h"
+#include "model/quantized_file.h"
 
 namespace outrider {
 

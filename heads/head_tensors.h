@@ -11,7 +11,7 @@
 
 #include "heads/head_compute.h"
 #include "heads/head_config.h"
-#include "transformer/model/weights.h"
+#include "model/weights.h"
 
 namespace outrider {
 

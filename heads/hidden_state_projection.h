@@ -11,7 +11,7 @@
 
 #include "heads/head_compute.h"
 #include "heads/head_config.h"
-#include "transformer/files/weight_format.h"
+#include "model_files/weight_format.h"
 
 namespace outrider {
 

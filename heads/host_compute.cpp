@@ -4,12 +4,12 @@
 #include <cstring>
 
 #include "heads/head_compute.h"
-#include "transformer/kv/cpu_kv_storage.h"
-#include "transformer/model/activations.h"
-#include "transformer/model/expert_rows.h"
-#include "transformer/model/latent_attention.h"
-#include "transformer/model/rope.h"
-#include "transformer/model/weights.h"
+#include "model/activations.h"
+#include "model/expert_rows.h"
+#include "model/kv/cpu_kv_storage.h"
+#include "model/latent_attention.h"
+#include "model/rope.h"
+#include "model/weights.h"
 
 namespace outrider {
 namespace {

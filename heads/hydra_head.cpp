@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transformer/files/weight_map.h"
+#include "model_files/weight_map.h"
 
 namespace outrider {
 namespace {

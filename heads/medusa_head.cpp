@@ -1,7 +1,7 @@
 #include "heads/medusa_head.h"
 
 #include "heads/head_tensors.h"
-#include "transformer/files/weight_map.h"
+#include "model_files/weight_map.h"
 
 namespace outrider {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "transformer/files/family.h"
-#include "transformer/files/layer_config.h"
+#include "model_files/family.h"
+#include "model_files/layer_config.h"
 
 namespace outrider {
 namespace {

@@ -1,8 +1,8 @@
 // config.json of a module of multi-token prediction: of its own, or the target's whose files it is in.
 #pragma once
 
+#include "base/json_file.h"
 #include "heads/head_config.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 

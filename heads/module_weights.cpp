@@ -4,9 +4,9 @@
 #include <array>
 #include <charconv>
 
-#include "transformer/files/tensor_parts.h"
-#include "transformer/files/unused_tensors.h"
-#include "transformer/files/weight_map.h"
+#include "model_files/tensor_parts.h"
+#include "model_files/unused_tensors.h"
+#include "model_files/weight_map.h"
 
 namespace outrider {
 namespace {

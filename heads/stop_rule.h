@@ -9,7 +9,7 @@ namespace outrider {
 // Whether one of the next two ever says so.
 bool may_stop(const StopRule& rule);
 // By the entropy of the distribution that the next token would be drawn from
-// (transformer/sampling/confidence.h).
+// (kernels/sampling/confidence.h).
 bool stops_before(const StopRule& rule, double entropy);
 // By the probability of the token that was drawn last.
 bool stops_after(const StopRule& rule, double probability);

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "comm/messages/draft_forms.h"
-#include "transformer/sampling/gumbel.h"
-#include "transformer/sampling/penalties.h"
+#include "kernels/sampling/gumbel.h"
+#include "kernels/sampling/penalties.h"
 
 namespace outrider {
 

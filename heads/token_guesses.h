@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/sampling_params.h"
-#include "transformer/sampling/draft_sampler.h"
-#include "transformer/sampling/top_tokens.h"
+#include "kernels/sampling/draft_sampler.h"
+#include "kernels/sampling/top_tokens.h"
 
 namespace outrider {
 

@@ -11,7 +11,7 @@
 #include "base/draft_tree.h"
 #include "comm/messages/draft_forms.h"
 #include "heads/branch_confidence.h"
-#include "transformer/sampling/ordered_key.h"
+#include "kernels/sampling/ordered_key.h"
 
 namespace outrider {
 

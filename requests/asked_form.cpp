@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/json_file.h"
 #include "base/json_text.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {

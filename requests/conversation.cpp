@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/json_file.h"
 #include "base/json_text.h"
 #include "requests/request_fields.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 

@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "base/hash.h"
+#include "base/json_file.h"
 #include "base/json_text.h"
 #include "base/text_hash.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {

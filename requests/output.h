@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/program/temporary_file.h"
-#include "coordinator/events.h"
+#include "coordinator/rounds/events.h"
 #include "coordinator/trace.h"
 #include "requests/requests.h"
 #include "requests/run_files.h"

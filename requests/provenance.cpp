@@ -15,7 +15,7 @@
 
 #include "base/version.h"
 #include "comm/cores.h"
-#include "transformer/ops/cpu/isa.h"
+#include "kernels/cpu/isa.h"
 
 namespace outrider {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/statistics.h"
 #include "comm/messages/draft_forms.h"
-#include "coordinator/metrics.h"
+#include "coordinator/metrics/metrics.h"
 #include "requests/requests.h"
 
 namespace outrider {

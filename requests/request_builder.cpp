@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "transformer/chat_template/chat_template.h"
-#include "transformer/grammar/token_limits.h"
+#include "text/chat_template/chat_template.h"
+#include "text/grammar/token_limits.h"
 
 namespace outrider {
 namespace {

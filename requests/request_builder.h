@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/request.h"
+#include "coordinator/request/request.h"
 #include "requests/request_params.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 

@@ -10,7 +10,7 @@
 
 #include "base/sampling_params.h"
 #include "base/status.h"
-#include "transformer/grammar/grammar_compiler.h"
+#include "text/grammar/grammar_compiler.h"
 
 namespace outrider {
 

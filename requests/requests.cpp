@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "base/json_file.h"
 #include "base/json_text.h"
 #include "base/text_hash.h"
 #include "requests/asked_form.h"
 #include "requests/conversation.h"
 #include "requests/published_lines.h"
 #include "requests/request_fields.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/request.h"
+#include "coordinator/request/request.h"
 #include "requests/request_builder.h"
 
 namespace outrider {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "coordinator/cost_model.h"
-#include "coordinator/events.h"
+#include "coordinator/costs/cost_model.h"
+#include "coordinator/rounds/events.h"
 
 namespace outrider {
 

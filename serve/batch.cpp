@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "base/json_file.h"
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
@@ -22,13 +23,12 @@
 #include "base/shortened.h"
 #include "base/threads.h"
 #include "requests/output.h"
-#include "serve/engine_run.h"
+#include "serve/engine/engine_run.h"
 #include "serve/serve.h"
 #include "start/coordinator_run.h"
 #include "start/flags/options.h"
 #include "start/flags/speculative_config.h"
-#include "transformer/chat_template/chat_template.h"
-#include "transformer/files/json_file.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

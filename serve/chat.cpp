@@ -26,13 +26,13 @@
 #include "base/threads.h"
 #include "requests/request_builder.h"
 #include "serve/chat_commands.h"
-#include "serve/engine_run.h"
+#include "serve/engine/engine_run.h"
 #include "start/coordinator_run.h"
 #include "start/describe.h"
 #include "start/flags/options.h"
 #include "start/flags/speculative_config.h"
 #include "start/tree_option.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

@@ -9,6 +9,7 @@
 #include "base/nearest.h"
 #include "base/parse_number.h"
 #include "base/printable.h"
+#include "base/trimmed.h"
 
 namespace outrider {
 namespace {
@@ -35,12 +36,6 @@ constexpr std::array<CommandName, 10> kCommands = {{
     {"/bye", Kind::kExit, "", ""},
     {"/quit", Kind::kExit, "", ""},
 }};
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
-}
 
 template <class Number>
 Status set_number(std::string_view name, std::string_view value, Number& to) {

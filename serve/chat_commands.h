@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "requests/request_params.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 

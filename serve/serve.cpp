@@ -8,11 +8,11 @@
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
-#include "serve/access_log.h"
-#include "serve/engine_run.h"
+#include "serve/engine/engine_run.h"
+#include "serve/monitor/access_log.h"
 #include "start/coordinator_run.h"
 #include "start/flags/model_path.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

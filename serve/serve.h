@@ -19,8 +19,6 @@ void add_serve_options(CLI::App& app, ServeOptions& options);
 Status check_serve_options(const ServeOptions& options);
 // One key a line; none without a file.
 Result<std::vector<std::string>> read_api_keys(const std::string& file);
-// Whether only this machine can reach the host.
-bool is_loopback(const std::string& host);
 // A warning if other machines can connect without a key; empty otherwise.
 std::string explain_exposure(const ServeOptions& options);
 

@@ -1,5 +1,4 @@
 // The flags of `outrider serve`, and the file with its key.
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -10,6 +9,7 @@
 #include <fstream>
 
 #include "base/program/temporary_file.h"
+#include "serve/api/access.h"
 #include "serve/serve.h"
 #include "start/flags/options.h"
 #include "start/flags/speculative_config.h"
@@ -147,12 +147,6 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
 }
 
 }  // namespace
-
-bool is_loopback(const std::string& host) {
-  in_addr address{};
-  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
-  return host == "localhost" || host == "::1";
-}
 
 void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_model_options(app, o.cluster);

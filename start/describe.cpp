@@ -4,9 +4,9 @@
 
 #include "base/text_hash.h"
 #include "comm/cores.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
-#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 

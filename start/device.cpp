@@ -1,7 +1,7 @@
 #include "start/device.h"
 
 #include "base/parse_number.h"
-#include "transformer/model/cuda_backend.h"
+#include "model/cuda_backend.h"
 
 namespace outrider {
 

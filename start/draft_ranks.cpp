@@ -7,8 +7,8 @@
 
 #include "base/printable.h"
 #include "base/threads.h"
+#include "model/led_model.h"
 #include "start/load_models.h"
-#include "transformer/model/led_model.h"
 
 namespace outrider {
 namespace {

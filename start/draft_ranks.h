@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "comm/collectives.h"
+#include "model/model.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
 #include "start/settings.h"
-#include "transformer/model/model.h"
 
 namespace outrider {
 

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "base/program/progress.h"
-#include "coordinator/held_up.h"
+#include "coordinator/costs/held_up.h"
 #include "draft_worker/drafter.h"
 #include "start/device.h"
 #include "start/tree_option.h"

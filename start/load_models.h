@@ -8,11 +8,11 @@
 #include "comm/collectives.h"
 #include "comm/messages/joining.h"
 #include "heads/head.h"
+#include "model/draft_head.h"
+#include "model/model.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
 #include "start/settings.h"
-#include "transformer/model/draft_head.h"
-#include "transformer/model/model.h"
 
 namespace outrider {
 

@@ -1,6 +1,6 @@
 #include "start/make_drafter.h"
 
-#include "draft_worker/text_drafter.h"
+#include "draft_worker/text/text_drafter.h"
 #include "start/device.h"
 
 namespace outrider {

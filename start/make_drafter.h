@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "draft_worker/drafter.h"
-#include "draft_worker/head_drafting.h"
+#include "draft_worker/head/head_drafting.h"
+#include "model/draft_head.h"
+#include "model/model.h"
 #include "start/prepare.h"
 #include "start/settings.h"
-#include "transformer/model/draft_head.h"
-#include "transformer/model/model.h"
 
 namespace outrider {
 

@@ -13,9 +13,9 @@
 
 #include "base/text_hash.h"
 #include "base/threads.h"
-#include "transformer/files/gguf_file.h"
-#include "transformer/files/gguf_parts.h"
-#include "transformer/files/safetensors.h"
+#include "model_files/gguf_file.h"
+#include "model_files/gguf_parts.h"
+#include "model_files/safetensors.h"
 
 namespace outrider {
 namespace {

@@ -14,6 +14,7 @@
 #include "cluster/bootstrap.h"
 #include "comm/cores.h"
 #include "comm/mpi_collectives.h"
+#include "model/cuda_backend.h"
 #include "start/device.h"
 #include "start/draft_child.h"
 #include "start/draft_ranks.h"
@@ -21,7 +22,6 @@
 #include "start/rank_setup.h"
 #include "start/roles.h"
 #include "start/row_links.h"
-#include "transformer/model/cuda_backend.h"
 
 namespace outrider {
 namespace {

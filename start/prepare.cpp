@@ -9,12 +9,12 @@
 #include "base/text_hash.h"
 #include "comm/cores.h"
 #include "heads/module_weights.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "model_files/gguf_file.h"
+#include "model_files/safetensors.h"
+#include "model_files/unused_tensors.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
-#include "transformer/files/gguf_file.h"
-#include "transformer/files/safetensors.h"
-#include "transformer/files/unused_tensors.h"
-#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "comm/messages/joining.h"
+#include "model_files/model_config.h"
 #include "start/settings.h"
-#include "transformer/files/model_config.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 

@@ -13,9 +13,9 @@
 #include "base/hash.h"
 #include "base/json_text.h"
 #include "base/text_hash.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
-#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 namespace {

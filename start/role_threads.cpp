@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transformer/model/thread_pool.h"
+#include "base/thread_pool.h"
 
 namespace outrider {
 namespace {

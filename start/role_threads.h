@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "transformer/model/model.h"
+#include "model/model.h"
 
 namespace outrider {
 

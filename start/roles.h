@@ -4,11 +4,11 @@
 #include "cluster/slice_endpoints.h"
 #include "comm/collectives.h"
 #include "comm/transport.h"
+#include "model/draft_head.h"
+#include "model/model.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
 #include "start/settings.h"
-#include "transformer/model/draft_head.h"
-#include "transformer/model/model.h"
 
 namespace outrider {
 

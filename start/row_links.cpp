@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "transformer/model/shard.h"
+#include "base/shard.h"
 
 namespace outrider {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "comm/messages/joining.h"
 #include "comm/row_link.h"
-#include "transformer/model/model.h"
+#include "model/model.h"
 
 namespace outrider {
 

@@ -5,11 +5,11 @@
 #include <string_view>
 
 #include "base/parse_number.h"
+#include "base/shard.h"
 #include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "comm/message_check.h"
 #include "start/tree_option.h"
-#include "transformer/model/shard.h"
 
 namespace outrider {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "comm/messages/draft_forms.h"
 #include "heads/head_config.h"
-#include "transformer/model/model.h"
+#include "model/model.h"
 
 namespace outrider {
 

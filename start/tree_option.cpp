@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/json_file.h"
 #include "base/json_text.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "coordinator/tree_shapes.h"
+#include "coordinator/choices/tree_shapes.h"
 
 namespace CLI {
 class App;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "transformer/sampling/penalties.h"
-#include "transformer/sampling/row_kernels.h"
-#include "transformer/sampling/weighted_draw.h"
+#include "kernels/sampling/penalties.h"
+#include "kernels/sampling/row_kernels.h"
+#include "kernels/sampling/weighted_draw.h"
 
 namespace outrider {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "model/draft_head.h"
 #include "target_worker/slice_slots.h"
-#include "transformer/model/draft_head.h"
 
 namespace outrider {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
-#include "transformer/sampling/penalties.h"
+#include "kernels/sampling/penalties.h"
 
 namespace outrider {
 

@@ -6,8 +6,8 @@
 
 #include "comm/messages/verifying.h"
 #include "heads/hidden_state_projection.h"
+#include "model/model.h"
 #include "target_worker/hidden_state_links.h"
-#include "transformer/model/model.h"
 
 namespace outrider {
 

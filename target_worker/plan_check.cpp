@@ -4,8 +4,8 @@
 #include <set>
 
 #include "comm/message_check.h"
+#include "kernels/sampling/penalties.h"
 #include "target_worker/target_worker.h"
-#include "transformer/sampling/penalties.h"
 
 namespace outrider {
 

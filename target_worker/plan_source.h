@@ -8,8 +8,8 @@
 #include "comm/collectives.h"
 #include "comm/messages/verifying.h"
 #include "comm/transport.h"
+#include "model/model.h"
 #include "target_worker/target_options.h"
-#include "transformer/model/model.h"
 
 namespace outrider {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/sampling/penalties.h"
 #include "target_worker/rules/sharded_tree_rows.h"
-#include "transformer/sampling/penalties.h"
 
 namespace outrider {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <vector>
 
+#include "kernels/sampling/filters.h"
+#include "kernels/sampling/logprobs.h"
 #include "target_worker/verifier.h"
-#include "transformer/sampling/filters.h"
-#include "transformer/sampling/logprobs.h"
 
 namespace outrider {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "transformer/sampling/gumbel.h"
-#include "transformer/sampling/penalties.h"
+#include "kernels/sampling/gumbel.h"
+#include "kernels/sampling/penalties.h"
 
 namespace outrider {
 namespace {

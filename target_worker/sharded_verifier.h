@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "kernels/sampling/filters.h"
+#include "kernels/sampling/logprobs.h"
+#include "kernels/sampling/weighted_draw.h"
 #include "target_worker/rules/decisions.h"
 #include "target_worker/verifier.h"
-#include "transformer/sampling/filters.h"
-#include "transformer/sampling/logprobs.h"
-#include "transformer/sampling/weighted_draw.h"
 
 namespace outrider {
 

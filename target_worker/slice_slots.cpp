@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/short_weight.h"
 #include "comm/message_check.h"
-#include "transformer/sampling/weighted_draw.h"
+#include "kernels/sampling/weighted_draw.h"
 
 namespace outrider {
 namespace {

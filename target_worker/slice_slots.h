@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "base/shard.h"
 #include "comm/messages/row_transfers.h"
 #include "comm/messages/verifying.h"
-#include "transformer/model/shard.h"
 
 namespace outrider {
 

@@ -9,9 +9,9 @@
 
 #include "comm/collectives.h"
 #include "comm/messages/drafting.h"
+#include "kernels/sampling/top_tokens.h"
+#include "model/logits.h"
 #include "target_worker/verifier.h"
-#include "transformer/model/logits.h"
-#include "transformer/sampling/top_tokens.h"
 
 namespace outrider {
 

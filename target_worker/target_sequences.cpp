@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "comm/message_check.h"
-#include "transformer/sampling/penalties.h"
+#include "kernels/sampling/penalties.h"
 
 namespace outrider {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/messages/verifying.h"
+#include "model/model.h"
 #include "target_worker/verifier.h"
-#include "transformer/model/model.h"
 
 namespace outrider {
 

@@ -10,13 +10,13 @@
 #include "comm/collectives.h"
 #include "comm/messages/verifying.h"
 #include "comm/transport.h"
+#include "model/model.h"
 #include "target_worker/hidden_rows.h"
 #include "target_worker/plan_source.h"
 #include "target_worker/successor_ranks.h"
 #include "target_worker/target_options.h"
 #include "target_worker/target_sequences.h"
 #include "target_worker/verifier.h"
-#include "transformer/model/model.h"
 
 namespace outrider {
 

@@ -5,9 +5,9 @@
 #include <chrono>
 #include <memory>
 
+#include "kernels/sampling/penalties.h"
 #include "target_worker/sampled_trees.h"
 #include "target_worker/verifier.h"
-#include "transformer/sampling/penalties.h"
 
 namespace outrider {
 namespace {

@@ -12,10 +12,10 @@
 #include "comm/messages/draft_forms.h"
 #include "comm/messages/verifying.h"
 #include "comm/q_rows.h"
-#include "transformer/model/logits.h"
-#include "transformer/model/model.h"
-#include "transformer/sampling/token_counts.h"
-#include "transformer/sampling/weighted_draw.h"
+#include "kernels/sampling/token_counts.h"
+#include "kernels/sampling/weighted_draw.h"
+#include "model/logits.h"
+#include "model/model.h"
 
 namespace outrider {
 

@@ -9,7 +9,7 @@ namespace outrider {
 
 // seconds = max(base + experts(rows) + per_context * context, compute_per_row * rows) + per_row * rows +
 // overhead: reading the weights and the KV cache, or computing, whichever is longer, and what comes on top.
-// With compute_per_row 0 it is the linear model that the coordinator fits (coordinator/cost_model.h).
+// With compute_per_row 0 it is the linear model that the coordinator fits (coordinator/costs/cost_model.h).
 struct ForwardCost {
   double base = 0, per_row = 0, per_context = 0, compute_per_row = 0, overhead = 0;
   // Mixture-of-experts layers: the time to read all experts, and the share of the experts that one row uses.

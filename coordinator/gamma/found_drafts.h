@@ -2,7 +2,7 @@
 // rows of the last drafts, empty ones included.
 #pragma once
 
-#include "coordinator/cost_model.h"
+#include "coordinator/costs/cost_model.h"
 
 namespace outrider {
 

@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "comm/messages/draft_forms.h"
-#include "coordinator/cost_model.h"
+#include "coordinator/costs/cost_model.h"
 
 namespace outrider {
 

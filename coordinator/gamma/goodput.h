@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "coordinator/cost_model.h"
+#include "coordinator/costs/cost_model.h"
 
 namespace outrider {
 

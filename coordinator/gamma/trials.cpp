@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/costs/settled_passes.h"
 #include "coordinator/gamma/standing.h"
-#include "coordinator/settled_passes.h"
 
 namespace outrider {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "base/cuda.h"
 #include "heads/head_compute.h"
-#include "transformer/kv/cuda_kv_storage.h"
-#include "transformer/model/cuda/layer_parts.h"
-#include "transformer/ops/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "model/cuda/layer_parts.h"
+#include "model/kv/cuda_kv_storage.h"
 
 namespace outrider::cuda {
 

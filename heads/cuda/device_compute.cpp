@@ -6,8 +6,8 @@
 #include "heads/cuda/device_attention.h"
 #include "heads/cuda/device_mixture.h"
 #include "heads/cuda/device_sampler.h"
-#include "transformer/model/cuda_backend.h"
-#include "transformer/model/weights.h"
+#include "model/cuda_backend.h"
+#include "model/weights.h"
 
 namespace outrider {
 namespace cuda {

@@ -9,9 +9,9 @@
 #include "base/cuda.h"
 #include "heads/cuda/head_rows.h"
 #include "heads/head_compute.h"
-#include "transformer/model/cuda/layer_parts.h"
-#include "transformer/model/cuda/model.h"
-#include "transformer/model/cuda/part_weights.h"
+#include "model/cuda/layer_parts.h"
+#include "model/cuda/model.h"
+#include "model/cuda/part_weights.h"
 
 namespace outrider::cuda {
 

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "heads/head_compute.h"
-#include "transformer/model/cuda/layer_parts.h"
+#include "model/cuda/layer_parts.h"
 
 namespace outrider::cuda {
 

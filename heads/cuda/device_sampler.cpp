@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "heads/cuda/head_rows.h"
-#include "transformer/sampling/penalties.h"
+#include "kernels/sampling/penalties.h"
 
 namespace outrider::cuda {
 namespace {

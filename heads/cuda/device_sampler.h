@@ -7,8 +7,8 @@
 
 #include "base/cuda.h"
 #include "heads/head_compute.h"
-#include "transformer/sampling/cuda/device_draws.h"
-#include "transformer/sampling/cuda/device_ranking.h"
+#include "kernels/sampling/cuda/device_draws.h"
+#include "kernels/sampling/cuda/device_ranking.h"
 
 namespace outrider::cuda {
 

@@ -2,7 +2,7 @@
 #include "heads/cuda/head_rows.h"
 
 #include "base/cuda_device.h"
-#include "transformer/ops/norm_row.h"
+#include "kernels/cuda/norm_row.h"
 
 namespace outrider::cuda {
 namespace {

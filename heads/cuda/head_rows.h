@@ -2,7 +2,7 @@
 // views of one buffer be read and written: strides are in numbers.
 #pragma once
 
-#include "transformer/ops/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_ops.h"
 
 namespace outrider::cuda {
 

@@ -18,7 +18,7 @@
 #include "requests/provenance.h"
 #include "start/describe.h"
 #include "start/device.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

@@ -6,7 +6,7 @@
 #include "base/philox.h"
 #include "cluster/simulation/simulated_text.h"
 #include "coordinator/gamma/gamma_policy.h"
-#include "draft_worker/text_drafter.h"
+#include "draft_worker/text/text_drafter.h"
 
 namespace outrider {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "cluster/simulation/forward_cost.h"
-#include "transformer/files/model_config.h"
-#include "transformer/files/model_size.h"
+#include "model_files/model_config.h"
+#include "model_files/model_size.h"
 
 namespace outrider {
 

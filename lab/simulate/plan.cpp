@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "base/parse_number.h"
-#include "coordinator/pool_limits.h"
+#include "coordinator/rounds/pool_limits.h"
 #include "lab/simulate/head_presets.h"
 #include "lab/simulate/parallel.h"
 

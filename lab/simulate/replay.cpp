@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 #include "base/sampling_params.h"
-#include "coordinator/settled_passes.h"
+#include "coordinator/costs/settled_passes.h"
 
 namespace outrider {
 namespace {

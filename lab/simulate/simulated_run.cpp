@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/shell_text.h"
-#include "coordinator/pool_limits.h"
+#include "coordinator/rounds/pool_limits.h"
 #include "lab/simulate/head_presets.h"
 #include "lab/simulate/measured_costs.h"
 #include "start/settings.h"

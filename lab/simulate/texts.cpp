@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/draft_tree.h"
-#include "draft_worker/found_length.h"
+#include "draft_worker/text/found_length.h"
 
 namespace outrider {
 namespace {

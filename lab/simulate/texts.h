@@ -11,9 +11,9 @@
 
 #include "base/status.h"
 #include "base/types.h"
-#include "draft_worker/text_drafter.h"
+#include "draft_worker/text/text_drafter.h"
 #include "lab/simulate/row_costs.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 

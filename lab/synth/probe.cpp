@@ -5,9 +5,9 @@
 
 #include "base/log.h"
 #include "base/philox.h"
+#include "kernels/sampling/gumbel.h"
+#include "kernels/sampling/shard_row.h"
 #include "lab/synth/vocabulary.h"
-#include "transformer/sampling/gumbel.h"
-#include "transformer/sampling/shard_row.h"
 
 namespace outrider {
 namespace {

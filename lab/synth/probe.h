@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "base/types.h"
-#include "transformer/model/model.h"
+#include "model/model.h"
 
 namespace outrider {
 

@@ -15,9 +15,9 @@
 #include "comm/cores.h"
 #include "lab/synth/calibrate.h"
 #include "lab/synth/vocabulary.h"
+#include "model_files/model_config.h"
 #include "requests/provenance.h"
 #include "start/device.h"
-#include "transformer/files/model_config.h"
 
 namespace outrider {
 namespace {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "transformer/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/byte_alphabet.h"
 
 namespace outrider {
 namespace {

@@ -10,10 +10,10 @@
 #include "base/version.h"
 #include "cluster/topology.h"
 #include "comm/cores.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "launch/commands/model_doctor.h"
+#include "model/cuda_backend.h"
 #include "requests/provenance.h"
-#include "transformer/model/cuda_backend.h"
-#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 namespace {

@@ -24,7 +24,7 @@
 #include "start/make_coordinator.h"
 #include "start/mpi_cluster.h"
 #include "start/tree_option.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

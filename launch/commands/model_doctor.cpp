@@ -5,17 +5,17 @@
 #include <set>
 #include <vector>
 
+#include "base/kv_shape.h"
 #include "base/printable.h"
 #include "heads/module_weights.h"
-#include "transformer/chat_template/chat_template.h"
-#include "transformer/files/family.h"
-#include "transformer/files/quantized_file.h"
-#include "transformer/files/unused_tensors.h"
-#include "transformer/files/weight_map.h"
-#include "transformer/kv/kv_shape.h"
-#include "transformer/model/cuda_backend.h"
-#include "transformer/model/weights.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "model/cuda_backend.h"
+#include "model/quantized_file.h"
+#include "model/weights.h"
+#include "model_files/family.h"
+#include "model_files/unused_tensors.h"
+#include "model_files/weight_map.h"
+#include "text/chat_template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 namespace {

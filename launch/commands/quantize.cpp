@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/json_file.h"
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
@@ -12,11 +13,10 @@
 #include "base/program/progress.h"
 #include "base/program/temporary_file.h"
 #include "comm/cores.h"
+#include "model/quantized_file.h"
+#include "model_files/gguf_file.h"
+#include "model_files/unused_tensors.h"
 #include "requests/output.h"
-#include "transformer/files/gguf_file.h"
-#include "transformer/files/json_file.h"
-#include "transformer/files/quantized_file.h"
-#include "transformer/files/unused_tensors.h"
 
 namespace outrider {
 namespace {

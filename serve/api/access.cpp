@@ -1,5 +1,6 @@
 #include "serve/api/access.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -81,6 +82,12 @@ std::optional<ApiError> ApiAccess::refusal(const HttpRequest& request, bool need
                     .param = {},
                     .code = {}};
   return std::nullopt;
+}
+
+bool is_loopback(const std::string& host) {
+  in_addr address{};
+  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
+  return host == "localhost" || host == "::1";
 }
 
 }  // namespace outrider

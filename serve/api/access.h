@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "serve/api/error_body.h"
+#include "serve/http/error_body.h"
 #include "serve/http/server.h"
 
 namespace outrider {
@@ -31,5 +31,8 @@ class ApiAccess {
   const std::vector<std::string> api_keys_;
   const bool is_loopback_;
 };
+
+// Whether only this machine can reach the host.
+bool is_loopback(const std::string& host);
 
 }  // namespace outrider

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "serve/api/error_body.h"
 #include "serve/api/reply_shape.h"
 #include "serve/api/slow_lane.h"
-#include "serve/engine.h"
+#include "serve/engine/engine.h"
+#include "serve/http/error_body.h"
 #include "serve/http/server.h"
 
 namespace outrider {

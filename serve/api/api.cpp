@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <random>
 
+#include "base/json_file.h"
 #include "base/json_text.h"
 #include "base/version.h"
 #include "serve/api/access.h"
@@ -16,13 +17,11 @@
 #include "serve/api/request.h"
 #include "serve/api/slow_lane.h"
 #include "serve/api/structure.h"
-#include "serve/metrics_text.h"
-#include "serve/serve.h"
-#include "serve/status.h"
+#include "serve/monitor/metrics_text.h"
+#include "serve/monitor/status.h"
 #include "start/describe.h"
 #include "start/flags/model_path.h"
-#include "transformer/chat_template/chat_template.h"
-#include "transformer/files/json_file.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

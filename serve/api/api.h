@@ -9,9 +9,9 @@
 #include "requests/request_params.h"
 #include "requests/run_files.h"
 #include "serve/api/request.h"
-#include "serve/engine.h"
+#include "serve/engine/engine.h"
 #include "serve/http/server.h"
-#include "serve/response_counts.h"
+#include "serve/monitor/response_counts.h"
 #include "start/prepare.h"
 #include "start/settings.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/statistics.h"
-#include "transformer/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace outrider {
 namespace {

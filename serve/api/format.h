@@ -6,8 +6,8 @@
 #include <span>
 
 #include "comm/messages/verifying.h"
-#include "coordinator/metrics.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "coordinator/metrics/metrics.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 

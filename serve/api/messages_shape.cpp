@@ -1,9 +1,9 @@
 // Anthropic's /v1/messages.
 #include <utility>
 
+#include "base/json_file.h"
 #include "base/json_text.h"
 #include "serve/api/reply_shape.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/events.h"
+#include "coordinator/rounds/events.h"
 #include "serve/api/request.h"
 #include "serve/api/tool_parser.h"
 #include "serve/http/server.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 

@@ -6,13 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "base/json_file.h"
 #include "requests/conversation.h"
 #include "requests/request_fields.h"
 #include "serve/api/fields.h"
 #include "serve/api/other_bodies.h"
 #include "serve/api/reply_shape.h"
 #include "serve/api/structure.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "serve/fair_queue.h"
+#include "base/fair_queue.h"
 
 namespace outrider {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "requests/request_params.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "transformer/files/json_file.h"
+#include "base/json_file.h"
 
 namespace outrider {
 namespace {

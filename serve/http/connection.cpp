@@ -11,7 +11,7 @@
 #include <ctime>
 #include <random>
 
-#include "serve/api/error_body.h"
+#include "serve/http/error_body.h"
 
 namespace outrider {
 

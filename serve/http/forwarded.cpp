@@ -7,6 +7,7 @@
 
 #include "base/parse_number.h"
 #include "base/shortened.h"
+#include "base/trimmed.h"
 
 namespace outrider {
 namespace {
@@ -23,12 +24,6 @@ std::vector<uint8_t> bytes_of(const std::string& address) {
                          bytes[10] == 0xff && bytes[11] == 0xff;
   if (is_mapped) bytes.erase(bytes.begin(), bytes.begin() + 12);
   return bytes;
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
 }
 
 // "1.2.3.4", "1.2.3.4:567", "::1" or "[::1]:567" without its port.

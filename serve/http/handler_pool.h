@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "serve/fair_queue.h"
+#include "base/fair_queue.h"
 #include "serve/http/exchange.h"
 #include "serve/http/server.h"
 

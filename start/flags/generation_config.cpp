@@ -8,9 +8,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "transformer/files/gguf_keys.h"
-#include "transformer/files/gguf_parts.h"
-#include "transformer/files/json_file.h"
+#include "base/json_file.h"
+#include "model_files/gguf_keys.h"
+#include "model_files/gguf_parts.h"
 
 namespace outrider {
 namespace {

@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/json_file.h"
 #include "base/printable.h"
 #include "start/flags/model_path.h"
-#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {

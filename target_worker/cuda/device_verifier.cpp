@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "kernels/sampling/cuda/row_steps.h"
 #include "target_worker/cuda/verify_kernels.h"
-#include "transformer/sampling/cuda/row_steps.h"
 
 namespace outrider::cuda {
 

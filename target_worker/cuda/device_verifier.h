@@ -8,10 +8,10 @@
 
 #include "base/cuda.h"
 #include "comm/device_group.h"
+#include "kernels/sampling/logprobs.h"
 #include "target_worker/cuda/ranked_rows.h"
 #include "target_worker/cuda/verify_inputs.h"
 #include "target_worker/verifier.h"
-#include "transformer/sampling/logprobs.h"
 
 namespace outrider::cuda {
 

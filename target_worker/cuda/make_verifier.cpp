@@ -1,6 +1,6 @@
+#include "base/shard.h"
 #include "target_worker/cuda/device_verifier.h"
 #include "target_worker/sharded_verifier.h"
-#include "transformer/model/shard.h"
 
 namespace outrider {
 

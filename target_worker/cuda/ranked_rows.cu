@@ -1,8 +1,8 @@
 #include "target_worker/cuda/ranked_rows.h"
 
+#include "kernels/sampling/cuda/block_ops.h"
+#include "kernels/sampling/ordered_key.h"
 #include "target_worker/successor_ranks.h"
-#include "transformer/sampling/cuda/block_ops.h"
-#include "transformer/sampling/ordered_key.h"
 
 namespace outrider::cuda {
 namespace {

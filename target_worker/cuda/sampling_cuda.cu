@@ -1,9 +1,9 @@
 // Accept tests and draws from integer weights: W = exp(l - max), or the recovery weights.
 #include "base/short_weight.h"
+#include "kernels/sampling/cuda/block_ops.h"
+#include "kernels/sampling/ordered_key.h"
 #include "target_worker/cuda/verify_kernels.h"
 #include "target_worker/rules/decide.h"
-#include "transformer/sampling/cuda/block_ops.h"
-#include "transformer/sampling/ordered_key.h"
 
 namespace outrider::cuda {
 namespace {

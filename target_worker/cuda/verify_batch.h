@@ -1,8 +1,8 @@
 // One pass of verification as kernels see it. Rows are logits rows in the order of the requests.
 #pragma once
 
+#include "kernels/sampling/cuda/row_batch.h"
 #include "target_worker/cuda/row_mask.h"
-#include "transformer/sampling/cuda/row_batch.h"
 
 namespace outrider::cuda {
 

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "base/log.h"
-#include "transformer/sampling/penalties.h"
-#include "transformer/sampling/weighted_draw.h"
+#include "kernels/sampling/penalties.h"
+#include "kernels/sampling/weighted_draw.h"
 
 namespace outrider::cuda {
 namespace {

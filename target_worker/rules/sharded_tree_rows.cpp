@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "transformer/sampling/row_kernels.h"
+#include "kernels/sampling/row_kernels.h"
 
 namespace outrider {
 

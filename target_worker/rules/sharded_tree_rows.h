@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "kernels/sampling/weighted_draw.h"
 #include "target_worker/rules/tree_rules.h"
-#include "transformer/sampling/weighted_draw.h"
 
 namespace outrider {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "transformer/ops/cpu/isa.h"
+#include "kernels/cpu/isa.h"
 
 namespace outrider::bench {
 

@@ -8,8 +8,8 @@
 
 #include <thread>
 
+#include "model/model.h"
 #include "tests/bench/model_main.h"
-#include "transformer/model/model.h"
 
 namespace outrider::bench {
 namespace {

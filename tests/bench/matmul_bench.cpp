@@ -13,11 +13,11 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/pack.h"
+#include "model_files/coded_matrix.h"
 #include "tests/bench/isa_of_environment.h"
 #include "tests/bench/read_bandwidth.h"
-#include "transformer/files/coded_matrix.h"
-#include "transformer/ops/cpu/cpu_ops.h"
-#include "transformer/ops/cpu/pack.h"
 
 namespace outrider::bench {
 namespace {

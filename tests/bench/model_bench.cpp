@@ -11,9 +11,9 @@
 #include <map>
 #include <memory>
 
+#include "model/model.h"
 #include "tests/bench/model_main.h"
 #include "tests/bench/read_bandwidth.h"
-#include "transformer/model/model.h"
 
 namespace outrider::bench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/buffer.h"
 #include "base/statistics.h"
-#include "transformer/model/thread_pool.h"
+#include "base/thread_pool.h"
 
 namespace outrider::bench {
 

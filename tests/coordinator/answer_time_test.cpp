@@ -1,4 +1,4 @@
-#include "coordinator/answer_time.h"
+#include "coordinator/costs/answer_time.h"
 
 #include <gtest/gtest.h>
 

@@ -10,11 +10,11 @@
 
 #include "coordinator/gamma/policies.h"
 #include "coordinator/probe_pause.h"
+#include "text/tokenizer/vocabulary.h"
 #include "toy_model.h"
 #include "toy_target.h"
 #include "toy_tokenizer.h"
 #include "toy_worker.h"
-#include "transformer/tokenizer/vocabulary.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
-#include "coordinator/cost_model.h"
-#include "coordinator/settled_passes.h"
+#include "coordinator/costs/cost_model.h"
+#include "coordinator/costs/settled_passes.h"
 
 #include <gtest/gtest.h>
 

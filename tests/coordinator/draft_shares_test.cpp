@@ -1,4 +1,4 @@
-#include "coordinator/draft_shares.h"
+#include "coordinator/rounds/draft_shares.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Each sequence chooses between kinds of drafters by their measured gain.
-#include "coordinator/drafter_choice.h"
+#include "coordinator/choices/drafter_choice.h"
 
 #include <gtest/gtest.h>
 

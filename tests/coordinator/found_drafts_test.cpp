@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <random>
 
+#include "coordinator/costs/settled_passes.h"
 #include "coordinator/gamma/policies.h"
-#include "coordinator/settled_passes.h"
 
 namespace outrider {
 namespace {

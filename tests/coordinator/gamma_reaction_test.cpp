@@ -9,9 +9,9 @@
 #include <random>
 #include <utility>
 
+#include "coordinator/costs/settled_passes.h"
 #include "coordinator/gamma/ewma.h"
 #include "coordinator/gamma/policies.h"
-#include "coordinator/settled_passes.h"
 
 namespace outrider {
 namespace {

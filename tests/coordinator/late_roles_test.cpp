@@ -8,7 +8,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/gamma/policies.h"
 #include "draft_worker/draft_worker.h"
-#include "draft_worker/text_drafter.h"
+#include "draft_worker/text/text_drafter.h"
 #include "toy_model.h"
 #include "toy_target.h"
 #include "toy_tokenizer.h"

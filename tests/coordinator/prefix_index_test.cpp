@@ -1,6 +1,6 @@
 // The prefix cache's index: prefixes that are found, the order of eviction, and the separation of texts with
 // different salts.
-#include "coordinator/prefix_index.h"
+#include "coordinator/scheduler/prefix_index.h"
 
 #include <gtest/gtest.h>
 

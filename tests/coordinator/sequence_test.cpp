@@ -1,8 +1,8 @@
-#include "coordinator/sequence.h"
+#include "coordinator/request/sequence.h"
 
 #include <gtest/gtest.h>
 
-#include "coordinator/request.h"
+#include "coordinator/request/request.h"
 
 namespace outrider {
 namespace {

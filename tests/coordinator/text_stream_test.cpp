@@ -1,4 +1,4 @@
-#include "coordinator/text_stream.h"
+#include "coordinator/request/text_stream.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "transformer/model/model.h"
+#include "model/model.h"
 
 namespace outrider {
 

@@ -11,7 +11,7 @@
 
 #include "comm/messages/joining.h"
 #include "comm/messages/verifying.h"
-#include "transformer/kv/kv_cache.h"
+#include "model/kv/kv_cache.h"
 
 namespace outrider {
 

@@ -2,7 +2,7 @@
 // "?".
 #pragma once
 
-#include "transformer/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 

@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "coordinator/draft_check.h"
-#include "coordinator/head_place.h"
-#include "coordinator/rank_acceptance.h"
-#include "coordinator/tree_choice.h"
-#include "coordinator/tree_shapes.h"
-#include "coordinator/tree_sums.h"
+#include "coordinator/choices/head_place.h"
+#include "coordinator/choices/rank_acceptance.h"
+#include "coordinator/choices/tree_choice.h"
+#include "coordinator/choices/tree_shapes.h"
+#include "coordinator/metrics/tree_sums.h"
+#include "coordinator/rounds/draft_check.h"
 
 namespace outrider {
 namespace {

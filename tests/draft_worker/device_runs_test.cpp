@@ -6,9 +6,9 @@
 #include <random>
 
 #include "draft_worker/drafter.h"
+#include "model/cuda_backend.h"
+#include "model/token_runner.h"
 #include "tests/support/test_models.h"
-#include "transformer/model/cuda_backend.h"
-#include "transformer/model/token_runner.h"
 
 namespace outrider {
 namespace {

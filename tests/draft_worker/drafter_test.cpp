@@ -7,8 +7,8 @@
 
 #include "base/hash.h"
 #include "comm/q_rows.h"
+#include "kernels/sampling/draft_sampler.h"
 #include "tests/support/test_models.h"
-#include "transformer/sampling/draft_sampler.h"
 
 namespace outrider {
 namespace {

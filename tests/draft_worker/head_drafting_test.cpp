@@ -1,6 +1,6 @@
 // A draft head at a draft worker: it drafts when it has its rows of hidden states, reports missing rows, and
 // keeps few rows.
-#include "draft_worker/head_drafting.h"
+#include "draft_worker/head/head_drafting.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // The worker's end of the link that brings hidden states: the transfers it takes part in, where it keeps rows
 // until they are read, and its handling of rows that do not arrive.
-#include "draft_worker/hidden_state_inbox.h"
+#include "draft_worker/wire/hidden_state_inbox.h"
 
 #include <gtest/gtest.h>
 
 #include "base/bfloat16.h"
-#include "draft_worker/head_drafting.h"
+#include "draft_worker/head/head_drafting.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/support/hostile_fields.h"
 #include "tests/support/memory_row_link.h"

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "draft_worker/draft_worker.h"
-#include "draft_worker/head_drafting.h"
+#include "draft_worker/head/head_drafting.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/support/hostile_fields.h"
 #include "tests/support/test_models.h"

@@ -1,4 +1,4 @@
-#include "draft_worker/outcome_statistics.h"
+#include "draft_worker/model/outcome_statistics.h"
 
 #include <gtest/gtest.h>
 

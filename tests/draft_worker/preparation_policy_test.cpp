@@ -1,4 +1,4 @@
-#include "draft_worker/preparation_policy.h"
+#include "draft_worker/model/preparation_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The worker's end of a link: the rows it sends, announces, keeps and withdraws.
-#include "draft_worker/row_sender.h"
+#include "draft_worker/wire/row_sender.h"
 
 #include <gtest/gtest.h>
 

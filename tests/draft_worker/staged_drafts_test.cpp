@@ -1,6 +1,6 @@
 // A drafter that proposes tokens to the draft model: the draft model's drafts stay the same, whatever is
 // proposed.
-#include "draft_worker/staged_drafts.h"
+#include "draft_worker/model/staged_drafts.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 
 #include "draft_worker/drafter.h"
-#include "draft_worker/text_drafter.h"
+#include "draft_worker/text/text_drafter.h"
 #include "tests/support/test_models.h"
 
 namespace outrider {

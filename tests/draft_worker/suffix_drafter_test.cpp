@@ -2,7 +2,7 @@
 
 #include "comm/q_rows.h"
 #include "draft_worker/drafter.h"
-#include "draft_worker/suffix_votes.h"
+#include "draft_worker/text/suffix_votes.h"
 
 namespace outrider {
 namespace {

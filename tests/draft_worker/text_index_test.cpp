@@ -1,4 +1,4 @@
-#include "draft_worker/text_index.h"
+#include "draft_worker/text/text_index.h"
 
 #include <gtest/gtest.h>
 

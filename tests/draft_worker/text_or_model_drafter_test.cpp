@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/hash.h"
-#include "draft_worker/text_drafter.h"
+#include "draft_worker/text/text_drafter.h"
 
 namespace outrider {
 namespace {

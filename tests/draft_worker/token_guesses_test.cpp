@@ -7,7 +7,7 @@
 #include <random>
 
 #include "comm/messages/draft_forms.h"
-#include "transformer/sampling/gumbel.h"
+#include "kernels/sampling/gumbel.h"
 
 namespace outrider {
 namespace {

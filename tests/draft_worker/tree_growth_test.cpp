@@ -10,9 +10,9 @@
 #include <random>
 
 #include "heads/token_guesses.h"
+#include "kernels/sampling/gumbel.h"
+#include "kernels/sampling/row_kernels.h"
 #include "tests/support/source_dir.h"
-#include "transformer/sampling/gumbel.h"
-#include "transformer/sampling/row_kernels.h"
 
 namespace outrider {
 namespace {

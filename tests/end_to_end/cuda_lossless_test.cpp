@@ -5,11 +5,11 @@
 
 #include <random>
 
+#include "model/cuda_backend.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/heads/own_module.h"
 #include "tests/support/prefix_grammar.h"
 #include "tests/support/test_cluster.h"
-#include "transformer/model/cuda_backend.h"
 
 namespace outrider {
 namespace {

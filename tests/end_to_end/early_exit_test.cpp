@@ -3,11 +3,11 @@
 // target's.
 #include <gtest/gtest.h>
 
+#include "model/cpu_model.h"
 #include "tests/end_to_end/request_grid.h"
 #include "tests/support/law_samples.h"
 #include "tests/support/test_models.h"
 #include "tests/support/token_law.h"
-#include "transformer/model/cpu_model.h"
 
 namespace outrider {
 namespace {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes transformer/files/gguf_codebooks.inc from the package gguf (0.19): the codebooks that ggml defines.
+"""Writes model_files/gguf_codebooks.inc from the package gguf (0.19): the codebooks that ggml defines.
 
     python3 -m venv goldvenv && goldvenv/bin/pip install gguf
-    goldvenv/bin/python tests/goldens/make_gguf_codebooks.py transformer/files/gguf_codebooks.inc
+    goldvenv/bin/python tests/goldens/make_gguf_codebooks.py model_files/gguf_codebooks.inc
 """
 
 import sys

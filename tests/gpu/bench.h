@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/cuda.h"
+#include "model/cuda_backend.h"
+#include "model/weights.h"
+#include "model_files/model_config.h"
 #include "tests/gpu/expected_times.h"
-#include "transformer/files/model_config.h"
-#include "transformer/model/cuda_backend.h"
-#include "transformer/model/weights.h"
 
 namespace outrider::gpu {
 

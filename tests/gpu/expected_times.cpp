@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "comm/cuda/peer_kernels.h"
-#include "transformer/model/weights.h"
-#include "transformer/ops/cuda/cuda_ops.h"
-#include "transformer/ops/cuda/product_rule.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/product_rule.h"
+#include "model/weights.h"
 
 namespace outrider::gpu {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/cuda.h"
-#include "transformer/files/model_config.h"
-#include "transformer/model/cuda/weights.h"
+#include "model/cuda/weights.h"
+#include "model_files/model_config.h"
 
 namespace outrider::gpu {
 

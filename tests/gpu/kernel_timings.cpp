@@ -2,11 +2,11 @@
 #include <cstdio>
 #include <numeric>
 
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/latent_ops.h"
+#include "model/cuda/model.h"
 #include "tests/gpu/bench.h"
 #include "tests/gpu/measure.h"
-#include "transformer/model/cuda/model.h"
-#include "transformer/ops/cuda/cuda_ops.h"
-#include "transformer/ops/cuda/latent_ops.h"
 
 namespace outrider::gpu {
 namespace {

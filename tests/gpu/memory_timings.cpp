@@ -1,10 +1,10 @@
 // Memory bandwidth, and the launch cost of an almost empty kernel.
 #include <cstdio>
 
+#include "model/cuda/model.h"
 #include "tests/gpu/bench.h"
 #include "tests/gpu/measure.h"
 #include "tests/gpu/read_bandwidth.h"
-#include "transformer/model/cuda/model.h"
 
 namespace outrider::gpu {
 

@@ -2,10 +2,10 @@
 #include <cstdio>
 
 #include "comm/collectives.h"
+#include "model/cuda/model.h"
+#include "model/token_runner.h"
 #include "tests/gpu/bench.h"
 #include "tests/gpu/measure.h"
-#include "transformer/model/cuda/model.h"
-#include "transformer/model/token_runner.h"
 
 namespace outrider::gpu {
 namespace {

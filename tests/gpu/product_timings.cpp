@@ -1,10 +1,10 @@
 // Matrix products for 1 to 512 rows, beside cuBLAS and the times that are expected.
 #include <cstdio>
 
+#include "model/cuda/model.h"
 #include "tests/gpu/bench.h"
 #include "tests/gpu/cublas.h"
 #include "tests/gpu/measure.h"
-#include "transformer/model/cuda/model.h"
 
 namespace outrider::gpu {
 namespace {

@@ -1,7 +1,7 @@
 // One scheme of each kind that published checkpoints are quantised in, by what people call it.
 #pragma once
 
-#include "transformer/ops/quant_scheme.h"
+#include "base/quant_scheme.h"
 
 namespace outrider::gpu {
 

@@ -7,11 +7,11 @@
 #include "heads/cuda/device_attention.h"
 #include "heads/head_draws.h"
 #include "heads/head_tensors.h"
+#include "model/cuda/model.h"
+#include "model/cuda_backend.h"
+#include "model_files/weight_map.h"
 #include "tests/heads/golden_heads.h"
-#include "tests/transformer/model_suite.h"
-#include "transformer/files/weight_map.h"
-#include "transformer/model/cuda/model.h"
-#include "transformer/model/cuda_backend.h"
+#include "tests/model/model_suite.h"
 
 namespace outrider {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/heads/golden_heads.h"
-#include "tests/transformer/model_suite.h"
+#include "tests/model/model_suite.h"
 
 namespace outrider {
 namespace {

@@ -15,8 +15,8 @@
 #include "heads/hydra_head.h"
 #include "heads/medusa_head.h"
 #include "heads/pair_head.h"
+#include "kernels/cpu/isa.h"
 #include "tests/support/test_models.h"
-#include "transformer/ops/cpu/isa.h"
 
 namespace outrider::testing {
 

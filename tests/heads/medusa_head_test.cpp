@@ -5,9 +5,9 @@
 
 #include <cstring>
 
+#include "model_files/safetensors.h"
 #include "tests/heads/golden_heads.h"
-#include "tests/transformer/model_suite.h"
-#include "transformer/files/safetensors.h"
+#include "tests/model/model_suite.h"
 
 namespace outrider {
 namespace {

@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "heads/module_weights.h"
+#include "model_files/unused_tensors.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/heads/own_module.h"
-#include "tests/transformer/fp8_pair.h"
-#include "tests/transformer/model_suite.h"
-#include "transformer/files/unused_tensors.h"
+#include "tests/model/fp8_pair.h"
+#include "tests/model/model_suite.h"
 
 namespace outrider {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/model/tensors_to_change.h"
 #include "tests/support/test_models.h"
-#include "tests/transformer/tensors_to_change.h"
 
 namespace outrider::testing {
 

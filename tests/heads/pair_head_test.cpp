@@ -7,11 +7,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "model_files/safetensors.h"
 #include "tests/heads/golden_heads.h"
+#include "tests/model/model_suite.h"
+#include "tests/model/tensors_to_change.h"
 #include "tests/support/temporary_directory.h"
-#include "tests/transformer/model_suite.h"
-#include "tests/transformer/tensors_to_change.h"
-#include "transformer/files/safetensors.h"
 
 namespace outrider {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "transformer/sampling/confidence.h"
+#include "kernels/sampling/confidence.h"
 
 namespace outrider {
 namespace {

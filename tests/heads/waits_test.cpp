@@ -6,9 +6,9 @@
 
 #include "base/draft_tree.h"
 #include "heads/early_exit_drafter.h"
+#include "kernels/sampling/penalties.h"
 #include "tests/emulation/stream.h"
 #include "tests/heads/golden_heads.h"
-#include "transformer/sampling/penalties.h"
 
 namespace outrider {
 namespace {

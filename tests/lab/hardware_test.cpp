@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "lab/simulate/hardware.h"
+#include "model_files/safetensors.h"
 #include "tests/support/source_dir.h"
-#include "transformer/files/safetensors.h"
 
 namespace outrider {
 namespace {

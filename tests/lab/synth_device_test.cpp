@@ -6,10 +6,10 @@
 
 #include "lab/simulate/hardware.h"
 #include "lab/synth/weight_file.h"
+#include "model/cuda/model.h"
+#include "model/kv/cuda_kv_storage.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_cluster.h"
-#include "transformer/kv/cuda_kv_storage.h"
-#include "transformer/model/cuda/model.h"
 
 namespace outrider {
 namespace {

@@ -9,11 +9,11 @@
 #include "lab/synth/shape.h"
 #include "lab/synth/vocabulary.h"
 #include "lab/synth/weight_file.h"
+#include "model_files/model_config.h"
+#include "model_files/model_size.h"
+#include "model_files/safetensors.h"
 #include "tests/support/temporary_directory.h"
-#include "transformer/files/model_config.h"
-#include "transformer/files/model_size.h"
-#include "transformer/files/safetensors.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace outrider {
 namespace {

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "mpirun.h"
+#include "tests/model/tensors_to_change.h"
 #include "tests/support/source_dir.h"
-#include "tests/transformer/tensors_to_change.h"
 
 namespace outrider::testing {
 namespace {

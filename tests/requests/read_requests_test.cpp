@@ -9,7 +9,7 @@
 #include "requests/requests.h"
 #include "tests/coordinator/toy_tokenizer.h"
 #include "tests/support/temporary_directory.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

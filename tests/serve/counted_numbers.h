@@ -1,7 +1,7 @@
 // Metrics in which every counter has a different value, so that two counters cannot be confused.
 #pragma once
 
-#include "serve/engine.h"
+#include "serve/engine/engine.h"
 
 namespace outrider::testing {
 

@@ -1,5 +1,5 @@
-// Each counter of coordinator/counters.h is summed, and reported in the JSON report and in /metrics.
-#include "coordinator/counters.h"
+// Each counter of coordinator/metrics/counters.h is summed, and reported in the JSON report and in /metrics.
+#include "coordinator/metrics/counters.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <sstream>
 #include <type_traits>
 
-#include "serve/metrics_text.h"
+#include "serve/monitor/metrics_text.h"
 #include "tests/serve/counted_numbers.h"
 #include "tests/support/source_dir.h"
 

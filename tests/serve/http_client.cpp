@@ -10,17 +10,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/trimmed.h"
 #include "tests/support/program.h"
 
 namespace outrider::testing {
 namespace {
 
 constexpr int kPatienceMs = 20'000 * kPatience;
-
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t"), end = text.find_last_not_of(" \t\r");
-  return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
-}
 
 }  // namespace
 
@@ -112,7 +108,7 @@ HttpAnswer HttpClient::head() {
     }
     std::string name = header->substr(0, header->find(':'));
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    answer.headers[name] = trimmed(header->substr(name.size() + 1));
+    answer.headers[name] = trimmed(std::string_view(*header).substr(name.size() + 1));
   }
   is_chunked_ = answer.headers["transfer-encoding"] == "chunked";
   ended_well_ = false;

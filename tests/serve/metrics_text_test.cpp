@@ -1,5 +1,5 @@
 // /metrics, read back by a parser that knows the format's rules.
-#include "serve/metrics_text.h"
+#include "serve/monitor/metrics_text.h"
 
 #include <gtest/gtest.h>
 

@@ -4,14 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "serve/api/error_body.h"
 #include "serve/api/fields.h"
 #include "serve/api/format.h"
 #include "serve/api/request.h"
+#include "serve/http/error_body.h"
 #include "start/describe.h"
 #include "tests/support/mutations.h"
 #include "tests/support/source_dir.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

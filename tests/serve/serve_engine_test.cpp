@@ -13,7 +13,7 @@
 #include "start/describe.h"
 #include "start/flags/options.h"
 #include "tests/support/temporary_directory.h"
-#include "transformer/chat_template/chat_template.h"
+#include "text/chat_template/chat_template.h"
 
 namespace outrider::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "serve/activity_log.h"
+#include "serve/engine/activity_log.h"
 #include "serve/serve.h"
 #include "tests/support/temporary_directory.h"
 

@@ -9,14 +9,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "serve/access_log.h"
+#include "base/fair_queue.h"
 #include "serve/api/access.h"
-#include "serve/api/error_body.h"
 #include "serve/api/other_bodies.h"
-#include "serve/fair_queue.h"
-#include "serve/pace.h"
-#include "serve/process_numbers.h"
-#include "serve/response_counts.h"
+#include "serve/engine/pace.h"
+#include "serve/http/error_body.h"
+#include "serve/monitor/access_log.h"
+#include "serve/monitor/process_numbers.h"
+#include "serve/monitor/response_counts.h"
 #include "tests/support/temporary_directory.h"
 
 namespace outrider {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "serve/coordinator_engine.h"
+#include "serve/engine/coordinator_engine.h"
 #include "start/local_cluster.h"
 
 namespace outrider::testing {

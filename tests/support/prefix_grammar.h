@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 #include "base/token_set.h"
-#include "transformer/grammar/grammar.h"
+#include "text/grammar/grammar.h"
 
 namespace outrider::testing {
 

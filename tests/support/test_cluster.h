@@ -16,11 +16,11 @@
 #include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
 #include "draft_worker/draft_worker.h"
-#include "draft_worker/head_drafting.h"
+#include "draft_worker/head/head_drafting.h"
 #include "heads/early_exit_drafter.h"
+#include "model/led_model.h"
 #include "target_worker/target_worker.h"
 #include "tests/support/test_models.h"
-#include "transformer/model/led_model.h"
 
 namespace outrider::testing {
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "model/model.h"
+#include "model_files/safetensors.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temporary_directory.h"
-#include "transformer/files/safetensors.h"
-#include "transformer/model/model.h"
 
 namespace outrider::testing {
 

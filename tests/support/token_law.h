@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "transformer/model/model.h"
+#include "model/model.h"
 
 namespace outrider::testing {
 

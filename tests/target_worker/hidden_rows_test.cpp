@@ -6,8 +6,8 @@
 
 #include <random>
 
+#include "kernels/sampling/draft_sampler.h"
 #include "tests/support/test_models.h"
-#include "transformer/sampling/draft_sampler.h"
 
 namespace outrider {
 namespace {

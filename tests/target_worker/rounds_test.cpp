@@ -6,9 +6,9 @@
 #include <map>
 
 #include "base/hash.h"
+#include "kernels/sampling/draft_sampler.h"
 #include "target_worker/sharded_verifier.h"
-#include "tests/transformer/sampling/reference.h"
-#include "transformer/sampling/draft_sampler.h"
+#include "tests/kernels/sampling/reference.h"
 
 namespace outrider {
 namespace {

@@ -14,10 +14,10 @@
 #include "comm/messages/draft_forms.h"
 #include "comm/messages/verifying.h"
 #include "comm/q_rows.h"
+#include "kernels/sampling/draft_sampler.h"
 #include "target_worker/acceptance_rule.h"
 #include "target_worker/sharded_verifier.h"
-#include "tests/transformer/sampling/reference.h"
-#include "transformer/sampling/draft_sampler.h"
+#include "tests/kernels/sampling/reference.h"
 
 namespace outrider {
 

@@ -1,0 +1,265 @@
+// How the kernels of products hold one step of weights and of activations, for each format of weights: what a
+// lane copies, which of a token's activations it wants, what becomes of the weights of a row tile (Operand),
+// and how they are multiplied with any number of tokens. Included by kernels only.
+#pragma once
+
+#include "base/cuda_device.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/cuda/code_form.h"
+#include "kernels/cuda/cuda_layout.h"
+
+namespace outrider::cuda {
+
+// Two neighbouring activations, or zeros outside.
+__device__ __forceinline__ uint32_t load_pair(const bf16* x, bool inside) {
+  return inside ? *reinterpret_cast<const uint32_t*>(x) : 0u;
+}
+
+// bf16: a step is one instruction.
+struct PairWeights {
+  static constexpr int kStepColumns = kStep;
+  static constexpr int kWords = 1;       // of 16 bytes that a lane copies of a row tile
+  static constexpr int kScaleWords = 0;  // that a lane copies of a row tile's scales
+  // Whether the four lanes that have the same rows copy one word of scales and zeros each, and share the four
+  // words.
+  static constexpr bool kSharesWords = false;
+  static constexpr int kInputs = 2;       // words that a lane has of a token's activations,
+  static constexpr int kNeighbours = 4;   // in runs of this length
+  static constexpr int kRowPadding = 16;  // elements, so that a warp's reads of staged tokens hit all banks
+  // Whether weights become bf16 by instructions, so that few warps should do it to the same ones.
+  static constexpr bool kIsWidened = false;
+  static constexpr bool kMayHaveMinimum = false;  // as PublishedWeights
+
+  struct Operand {
+    uint32_t a[4];
+  };
+
+  // x: the token's activations of this step, of which `columns` exist. wide: aligned to 16 bytes.
+  __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
+                                                     uint32_t (&b)[kInputs]) {
+    const int own = static_cast<int>(threadIdx.x % 4) * 4;
+    if (wide && own + 4 <= columns) {
+      const uint2 four = *reinterpret_cast<const uint2*>(x + own);
+      b[0] = four.x;
+      b[1] = four.y;
+      return;
+    }
+    b[0] = load_pair(x + own, own < columns);
+    b[1] = load_pair(x + own + 2, own + 2 < columns);
+  }
+
+  __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words, const uint32_t*) {
+    const uint4 word = *words;
+    return {{word.x, word.y, word.z, word.w}};
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) mma_16x8x16(sum[c], own.a, b[c]);
+  }
+};
+
+// fp16 as the sum of two bf16, exactly: a step is two instructions.
+struct HalfWeights : PairWeights {
+  static constexpr bool kIsWidened = true;
+
+  struct Operand {
+    uint32_t upper[4], rest[4];
+  };
+  __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words, const uint32_t*) {
+    const uint4 word = *words;
+    const uint32_t halves[4] = {word.x, word.y, word.z, word.w};
+    Operand own;
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float low = float_of_half(static_cast<uint16_t>(halves[i]));
+      const float high = float_of_half(static_cast<uint16_t>(halves[i] >> 16));
+      const uint32_t low_bits = std::bit_cast<uint32_t>(low) & 0xffff0000u,
+                     high_bits = std::bit_cast<uint32_t>(high) & 0xffff0000u;
+      own.upper[i] = low_bits >> 16 | high_bits;
+      own.rest[i] = std::bit_cast<uint32_t>(low - std::bit_cast<float>(low_bits)) >> 16 |
+                    (std::bit_cast<uint32_t>(high - std::bit_cast<float>(high_bits)) & 0xffff0000u);
+    }
+    return own;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      mma_16x8x16(sum[c], own.upper, b[c]);
+      mma_16x8x16(sum[c], own.rest, b[c]);
+    }
+  }
+};
+
+// The four codes of eight bits of a word as bf16: bytes 0 and 2, then 1 and 3. Every step of it is exact.
+template <WeightType kType>
+__device__ __forceinline__ void widen(uint32_t codes, uint32_t& even, uint32_t& odd) {
+  if constexpr (kType == WeightType::kInt8) {
+    // 128 + the low seven bits, less 128, or 256 where the sign is set.
+    const auto number = [](uint32_t bytes) {
+      return fma_pairs((bytes & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (bytes & 0x00800080u) | 0xc300c300u);
+    };
+    even = number(codes);
+    odd = number(codes >> 8);
+  } else {
+    // Exponent and mantissa of e4m3 in those of bf16 are 2^-120 times the number, subnormals too.
+    const auto number = [](uint32_t bytes) {  // in the high half of each half word
+      return fma_pairs((bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u), 0x7b807b80u, 0);
+    };
+    even = number(codes << 8);
+    odd = number(codes);
+  }
+}
+
+// Two of a word's codes of four bits, in the low halves of its bytes 0 and 2, as bf16: 128 + code, less 136.
+__device__ __forceinline__ uint32_t widen_half_bytes(uint32_t codes) {
+  return fma_pairs((codes & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
+}
+
+// Codes: a step is four instructions over 64 columns, of which a lane has two runs of eight neighbours.
+struct CodeInputs {
+  static constexpr int kStepColumns = kGroupStep;
+  static constexpr int kInputs = 8;
+  static constexpr int kNeighbours = 8;
+  static constexpr int kRowPadding = 32;
+  static constexpr bool kSharesWords = false;
+  static constexpr bool kIsWidened = true;
+  static constexpr bool kMayHaveMinimum = false;
+
+  // wide: activations are aligned to 16 bytes.
+  __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
+                                                     uint32_t (&b)[kInputs]) {
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int own = half * 32 + static_cast<int>(threadIdx.x % 4) * 8;
+      if (wide && own + 8 <= columns) {
+        const uint4 eight = *reinterpret_cast<const uint4*>(x + own);
+        b[half * 4] = eight.x;
+        b[half * 4 + 1] = eight.y;
+        b[half * 4 + 2] = eight.z;
+        b[half * 4 + 3] = eight.w;
+        continue;
+      }
+      OUTRIDER_UNROLL
+      for (int i = 0; i < 4; ++i) b[half * 4 + i] = load_pair(x + own + i * 2, own + i * 2 < columns);
+    }
+  }
+
+  // Instruction i of the step with its inputs.
+  template <int kColumns>
+  __device__ __forceinline__ static void add_products(int i, const uint32_t (&a)[4],
+                                                      const uint32_t (&b)[kColumns][kInputs],
+                                                      float (&group)[kColumns][4]) {
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      const uint32_t pair[2] = {b[c][i * 2], b[c][i * 2 + 1]};
+      mma_16x8x16(group[c], a, pair);
+    }
+  }
+
+  // scales: bf16, of the lane's first row in the low half, of its second in the high half.
+  template <int kColumns>
+  __device__ __forceinline__ static void add_scaled(uint32_t scales, const float (&group)[kColumns][4],
+                                                    float (&sum)[kColumns][4]) {
+    add_scaled(to_float(bf16{static_cast<uint16_t>(scales)}),
+               to_float(bf16{static_cast<uint16_t>(scales >> 16)}), group, sum);
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add_scaled(float first, float second,
+                                                    const float (&group)[kColumns][4],
+                                                    float (&sum)[kColumns][4]) {
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) sum[c][i] = fmaf(group[c][i], i < 2 ? first : second, sum[c][i]);
+  }
+};
+
+// Codes of eight bits: a step is one group, summed apart and then scaled.
+template <WeightType kType>
+struct CodeWeights : CodeInputs {
+  static constexpr int kWords = 2;
+  static constexpr int kScaleWords = 1;
+
+  struct Operand {
+    uint32_t a[4][4];
+    uint32_t scales;
+  };
+  __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words,
+                                                 const uint32_t* scales) {
+    Operand own{.a = {}, .scales = *scales};
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const uint4 word = words[half * static_cast<int>(kWarp)];
+      const uint32_t codes[2][2] = {{word.x, word.y}, {word.z, word.w}};
+      OUTRIDER_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        uint32_t(&a)[4] = own.a[half * 2 + i];
+        widen<kType>(codes[i][0], a[0], a[2]);
+        widen<kType>(codes[i][1], a[1], a[3]);
+      }
+    }
+    return own;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
+    float group[kColumns][4] = {};
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) add_products(i, own.a[i], b, group);
+    add_scaled(own.scales, group, sum);
+  }
+};
+
+// Codes of four bits: a step is two groups.
+struct HalfByteWeights : CodeInputs {
+  static constexpr int kWords = 1;
+  static constexpr int kScaleWords = 2;
+
+  struct Operand {
+    uint32_t a[4][4];
+    uint32_t scales[2];
+  };
+  __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words,
+                                                 const uint32_t* scales) {
+    const uint4 word = *words;
+    const uint32_t codes[4] = {word.x, word.y, word.z, word.w};
+    Operand own{.a = {}, .scales = {scales[0], scales[kWarp]}};
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      own.a[i][0] = widen_half_bytes(codes[i]);
+      own.a[i][1] = widen_half_bytes(codes[i] >> 8);
+      own.a[i][2] = widen_half_bytes(codes[i] >> 4);
+      own.a[i][3] = widen_half_bytes(codes[i] >> 12);
+    }
+    return own;
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add(const CodeForm&, const Operand& own,
+                                             const uint32_t (&b)[kColumns][kInputs],
+                                             float (&sum)[kColumns][4]) {
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float group[kColumns][4] = {};
+      OUTRIDER_UNROLL
+      for (int i = half * 2; i < half * 2 + 2; ++i) add_products(i, own.a[i], b, group);
+      add_scaled(own.scales[half], group, sum);
+    }
+  }
+};
+
+// A step of one row tile.
+template <class Weights, int kColumns>
+__device__ __forceinline__ void multiply_step(const CodeForm& form, const uint4* words,
+                                              const uint32_t* scales,
+                                              const uint32_t (&b)[kColumns][Weights::kInputs],
+                                              float (&sum)[kColumns][4]) {
+  Weights::template add<kColumns>(form, Weights::load(form, words, scales), b, sum);
+}
+
+}  // namespace outrider::cuda

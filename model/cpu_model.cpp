@@ -1,0 +1,365 @@
+#include "model/cpu_model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "model/activations.h"
+#include "model/rope.h"
+
+namespace outrider {
+namespace {
+
+RopeTable rope_table(const ModelConfig& config, LayerRope rope, int64_t positions) {
+  const auto turns_by_it = [&](const LayerKind& layer) { return layer.rope == rope; };
+  if (rope == LayerRope::kLocal && std::none_of(config.layers.begin(), config.layers.end(), turns_by_it))
+    return {};
+  const RopeConfig& of = rope == LayerRope::kLocal ? config.local_rope : config.rope;
+  return {rope_frequencies(of, config.head_dim), positions, static_cast<float>(of.amplitude)};
+}
+
+int useful_threads(const Weights& weights, const ModelOptions& options) {
+  return threads_worth(weights.bytes, options.bytes_per_thread, options.threads);
+}
+
+}  // namespace
+
+struct CpuModel::Activations {
+  Activations(const ModelConfig& c, const ShardPlan& p, const ModelOptions& o)
+      : residual(o.max_rows, c.hidden_size),
+        normed(o.max_rows, c.hidden_size),
+        qkv(o.max_rows, (p.query_heads.size() + 2 * p.kv_heads.size()) * c.head_dim),
+        attended(o.max_rows, p.query_heads.size() * c.head_dim),
+        gate_up(o.max_rows, 2 * p.mlp_columns.size()),
+        partial(o.max_rows, c.hidden_size),
+        squares(c.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
+        last_hidden(o.max_logit_rows, c.hidden_size),
+        logits(o.max_logit_rows, p.vocab.size()),
+        paths(path_slots(o.max_rows)) {
+    attention_rows.reserve(static_cast<size_t>(o.max_rows));
+  }
+
+  ActivationRows residual;     // [rows, hidden]
+  ActivationRows normed;       // [rows, hidden]
+  ActivationRows qkv;          // [rows, q + k + v of this rank]
+  ActivationRows attended;     // [rows, q of this rank]
+  ActivationRows gate_up;      // [rows, gates, then ups of this rank]
+  ActivationRows partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
+  Buffer<float> squares;       // [rows, 2]: sums of squares of q and k
+  ActivationRows last_hidden;  // [logit rows, hidden]
+  ActivationRows logits;       // [logit rows, vocabulary of this rank]
+  std::vector<AttentionRow> attention_rows;
+  Buffer<int32_t> paths;  // of the rows of trees, one behind the other
+};
+
+CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weights, Collectives& collectives,
+                   std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks)
+    : config_(std::move(config)),
+      options_(options),
+      plan_(config_, options.shard),
+      weights_(std::move(weights)),
+      storage_(*storage),
+      kv_(std::move(storage), kv_blocks),
+      max_positions_(planned_positions(config_, options)),
+      pool_(useful_threads(weights_, options), options.spin),
+      collectives_(&collectives),
+      rope_(rope_table(config_, LayerRope::kMain, max_positions_)),
+      local_rope_(rope_table(config_, LayerRope::kLocal, max_positions_)),
+      attention_scratch_(options.threads, max_positions_, config_.head_dim),
+      act_(std::make_unique<Activations>(config_, plan_, options)),
+      experts_(config_.experts ? std::make_unique<ExpertRows>(config_, plan_, options.max_rows, pool_.size())
+                               : nullptr),
+      latent_(config_.latent ? std::make_unique<LatentRows>(config_, plan_, options.max_rows) : nullptr) {}
+
+CpuModel::~CpuModel() = default;
+
+Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& directory,
+                                              const ModelOptions& options, Collectives& collectives) {
+  ASSIGN_OR_RETURN(ModelConfig config, read_model_config(directory));
+  ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
+  const ShardPlan plan(config, options.shard);
+  auto loaders = std::make_unique<ThreadPool>(options.threads);
+  ASSIGN_OR_RETURN(Weights weights,
+                   load_weights(files, config, plan,
+                                {options.weight_format, options.activations, options.progress}, *loaders));
+  loaders.reset();
+  const int64_t kv_blocks =
+      kv_blocks_for(options.kv_tokens > 0 ? options.kv_tokens : planned_positions(config, options));
+  const bool bf16_kv = options.kv == ModelOptions::Kv::kBFloat16 ||
+                       (options.kv == ModelOptions::Kv::kAuto && !is_wide(weights.head.type()));
+  const KvShape kv_shape{
+      .layers = config.num_layers,
+      .kv_heads = plan.kv_heads.size(),
+      .head_dim = config.head_dim,
+      .type = bf16_kv ? KvType::kBFloat16 : KvType::kFloat32,
+      .hidden_state_size = static_cast<int64_t>(options.aux_layers.size()) * config.hidden_size};
+  auto storage = std::make_unique<CpuKvStorage>(kv_shape, kv_blocks);
+  return std::unique_ptr<Model>(new CpuModel(std::move(config), options, std::move(weights), collectives,
+                                             std::move(storage), kv_blocks));
+}
+
+Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
+  RETURN_IF_ERROR(make_room(batch));
+  const int64_t layers = taken_up_.split(batch, kv_, storage_);
+  enter(taken_up_.rest());
+  run_layers(taken_up_.rest(), 0, layers);
+  if (layers > 0) {
+    taken_up_.join(batch, act_->residual);
+    locate_rows(batch);
+  }
+  run_layers(batch, layers, config_.num_layers);
+  keep_hidden_states(config_.num_layers, batch);
+  return finish(batch);
+}
+
+Result<LogitsShard> CpuModel::forward_first(std::span<const BatchSlice> batch, int64_t layers,
+                                            std::span<ExitedTokens* const> exited) {
+  CHECK(layers >= 1 && layers <= config_.num_layers, "{} layers of {}", layers, config_.num_layers);
+  RETURN_IF_ERROR(make_room(batch));
+  enter(batch);
+  run_layers(batch, 0, layers);
+  int64_t row = 0;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    int64_t slot = place_of(batch[i], kv_).first_slot;
+    for (const TokenId id : batch[i].tokens) {
+      const KvSlot at = kv_.slot(batch[i].sequence, slot++);
+      exited[i]->add(id, layers, act_->residual.rows(row + 1).row(row), storage_, at);
+      ++row;
+    }
+  }
+  return finish(batch);
+}
+
+Status CpuModel::make_room(std::span<const BatchSlice> batch) {
+  const auto [rows, logit_rows] = count_rows(batch);
+  CHECK(rows <= options_.max_rows && logit_rows <= options_.max_logit_rows,
+        "{} rows, {} of them with logits; planned {}, {}", rows, logit_rows, options_.max_rows,
+        options_.max_logit_rows);
+  return append_batch(kv_, batch, max_positions_);
+}
+
+void CpuModel::enter(std::span<const BatchSlice> batch) {
+  locate_rows(batch);
+  embed(batch, static_cast<int64_t>(act_->attention_rows.size()));
+}
+
+void CpuModel::run_layers(std::span<const BatchSlice> batch, int64_t first, int64_t last) {
+  const auto rows = static_cast<int64_t>(act_->attention_rows.size());
+  if (rows == 0) return;
+  for (int64_t layer = first; layer < last; ++layer) {
+    keep_hidden_states(layer, batch);
+    attention_block(layer, batch, rows);
+    mlp_block(layer, rows);
+  }
+}
+
+LogitsShard CpuModel::finish(std::span<const BatchSlice> batch) {
+  const int64_t logit_rows = count_rows(batch).logit_rows;
+  int64_t row = 0, out = 0;
+  for (const BatchSlice& slice : batch) {
+    row += static_cast<int64_t>(slice.tokens.size());
+    for (int64_t i = row - slice.logit_rows; i < row; ++i, ++out)
+      std::memcpy(act_->last_hidden.data.data() + out * act_->last_hidden.stride,
+                  act_->residual.data.data() + i * act_->residual.stride,
+                  static_cast<size_t>(config_.hidden_size) * sizeof(float));
+  }
+  const auto hidden = act_->last_hidden.rows(logit_rows);
+  rms_norm(hidden, weights_.final_norm, static_cast<float>(config_.rms_norm_eps), hidden);
+  if (std::any_of(batch.begin(), batch.end(), [](const BatchSlice& slice) { return !slice.hidden_only; }))
+    compute_logits(logit_rows);
+  return LogitsShard{.logits = act_->logits.rows(logit_rows),
+                     .vocab_range = plan_.vocab,
+                     .vocab_size = config_.vocab_size,
+                     .hidden = hidden};
+}
+
+void CpuModel::compute_logits(int64_t rows) {
+  const auto logits = act_->logits.rows(rows);
+  matmul(pool_, matmul_scratch_, act_->last_hidden.rows(rows), weights_.head, logits);
+  const ModelScales& scales = config_.scales;
+  if (scales.logit_divisor != 1) scale_rows(logits, static_cast<float>(1 / scales.logit_divisor));
+  if (scales.logit_cap > 0) cap_rows(pool_, logits, static_cast<float>(scales.logit_cap));
+}
+
+void CpuModel::locate_rows(std::span<const BatchSlice> batch) {
+  act_->attention_rows.clear();
+  int32_t* path = act_->paths.data();
+  for (const BatchSlice& slice : batch) {
+    const SlicePlace place = place_of(slice, kv_);
+    for (int64_t slot = place.first_slot, end = kv_.length(slice.sequence); slot < end; ++slot) {
+      act_->attention_rows.push_back({.block_table = kv_.block_table(slice.sequence),
+                                      .position = place.position(slot),
+                                      .tail_begin = place.tree_begin,
+                                      .tail_slots = place.is_tree() ? path : nullptr});
+      if (place.is_tree()) path = place.write_path(slot, path);
+    }
+  }
+}
+
+// Every rank copies the rows it owns; the others contribute zero bits, so the integer sum is the row itself.
+void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
+  const PackedMatrix& table = weights_.embedding_rows();
+  const EmbeddedIds ids{config_.vocab_size, options_.stand_in};
+  const auto flat = act_->residual.flat(rows);
+  std::fill(flat.begin(), flat.end(), 0.0f);
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch)
+    for (TokenId id : slice.tokens) {
+      const TokenId token = ids.readable(id);
+      if (plan_.vocab.contains(token.value()))
+        table.copy_row(token.value() - plan_.vocab.begin,
+                       flat.subspan(static_cast<size_t>(row * act_->residual.stride),
+                                    static_cast<size_t>(config_.hidden_size)));
+      ++row;
+    }
+  if (collectives_->size() > 1)
+    collectives_->all_reduce_sum(std::span(reinterpret_cast<uint64_t*>(flat.data()), flat.size() / 2));
+  if (config_.scales.embedding != 1)
+    scale_rows(act_->residual.rows(rows), static_cast<float>(config_.scales.embedding));
+}
+
+// Keeps the states of all rows, in the slots of their keys and values.
+void CpuModel::keep_hidden_states(int64_t layer, std::span<const BatchSlice> batch) {
+  const auto aux_layer = std::find(options_.aux_layers.begin(), options_.aux_layers.end(), layer);
+  if (aux_layer == options_.aux_layers.end()) return;
+  const auto first = (aux_layer - options_.aux_layers.begin()) * config_.hidden_size;
+  const auto x = act_->residual.rows(static_cast<int64_t>(act_->attention_rows.size()));
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch) {
+    const int64_t end = kv_.length(slice.sequence);
+    for (int64_t slot = end - static_cast<int64_t>(slice.tokens.size()); slot < end; ++slot, ++row)
+      storage_.store_hidden_state(kv_.slot(slice.sequence, slot), first, x.row(row));
+  }
+}
+
+void CpuModel::read_hidden_states(KvHandle sequence, int64_t index, std::span<float> to) const {
+  storage_.read_hidden_state(kv_.slot(sequence, index), to);
+}
+
+void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows);
+  const bool is_normed = !w.attention_norm.empty();
+  if (is_normed) rms_norm(x, w.attention_norm, static_cast<float>(config_.rms_norm_eps), normed);
+  project(w, is_normed ? normed : x);
+  prepare_heads(layer, batch);
+
+  const auto q = act_->qkv.slice(rows, 0, plan_.query_heads.size() * config_.head_dim);
+  const AttentionShape shape{.heads = plan_.query_heads.size(),
+                             .first_head = plan_.query_heads.begin,
+                             .first_kv_head = plan_.kv_heads.begin,
+                             .heads_per_kv = config_.heads_per_kv_head(),
+                             .scale = static_cast<float>(config_.scales.attention),
+                             .cap = static_cast<float>(config_.scales.attention_cap),
+                             .window = config_.layer(layer).window,
+                             .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
+  const auto attended = act_->attended.rows(rows), partial = act_->partial.rows(rows);
+  attention(pool_, attention_scratch_, q, storage_.layer(layer), shape, act_->attention_rows, attended);
+  matmul(pool_, matmul_scratch_,
+         latent_ ? latent_->expand(pool_, matmul_scratch_, *w.latent, attended) : attended, w.o, partial);
+  finish_block(partial, w.o_bias, w.attention_out_norm);
+}
+
+// Queries, keys and values of normed rows; those of latent attention turned already.
+void CpuModel::project(const LayerWeights& w, TensorView<const float, 2> x) {
+  const int64_t rows = x.extent(0), d = config_.head_dim, q = plan_.query_heads.size() * d;
+  const auto qkv = act_->qkv.rows(rows);
+  if (latent_)
+    return latent_->project(pool_, matmul_scratch_, *w.latent, x, rope_, act_->attention_rows,
+                            {.queries = act_->qkv.slice(rows, 0, q),
+                             .keys = act_->qkv.slice(rows, q, d),
+                             .values = act_->qkv.slice(rows, q + d, d)});
+  matmul(pool_, matmul_scratch_, x, w.qkv, qkv);
+  add_bias(qkv, w.qkv_bias);
+  if (config_.qk_norm == QkNorm::kWhole) norm_projections(w, rows);
+}
+
+// Sums a partial output of attention or an MLP over the ranks and adds it to the residual stream.
+void CpuModel::finish_block(TensorView<float, 2> partial, std::span<const float> bias,
+                            std::span<const float> norm) {
+  const auto x = act_->residual.rows(partial.extent(0));
+  sum_over_ranks(partial);
+  add_bias(partial, bias);
+  if (!norm.empty()) rms_norm(partial, norm, static_cast<float>(config_.rms_norm_eps), partial);
+  const auto factor = static_cast<float>(config_.scales.residual);
+  if (factor == 1) return add_rows(x, partial);
+  for (int64_t m = 0; m < x.extent(0); ++m) add_scaled(x.row(m), partial.row(m), factor);
+}
+
+// One norm over all query heads and one over all KV heads, whichever ranks hold them: their squares are added
+// by the leaves of the query heads. A KV head that several ranks hold counts where its leaf is.
+void CpuModel::norm_projections(const LayerWeights& w, int64_t rows) {
+  const int64_t d = config_.head_dim, q_size = plan_.query_heads.size() * d;
+  const auto squares = std::span(act_->squares.data(), static_cast<size_t>(2 * rows));
+  const auto q = [&](int64_t m) { return act_->qkv.slice(rows, 0, q_size).row(m); };
+  const auto k = [&](int64_t m) { return act_->qkv.slice(rows, q_size, plan_.kv_heads.size() * d).row(m); };
+  for (int64_t m = 0; m < rows; ++m) {
+    const auto at = static_cast<size_t>(2 * m);
+    squares[at] = sum_of_squares(q(m), plan_.attention_leaf_ends);
+    squares[at + 1] = sum_of_squares(k(m), plan_.kv_leaf_ends);
+  }
+  if (collectives_->size() > 1) collectives_->all_reduce_sum(squares);
+  const auto epsilon = static_cast<float>(config_.rms_norm_eps);
+  for (int64_t m = 0; m < rows; ++m) {
+    const auto at = static_cast<size_t>(2 * m);
+    norm_part(q(m), w.q_norm, squares[at] / static_cast<float>(config_.q_size()), epsilon);
+    norm_part(k(m), w.k_norm, squares[at + 1] / static_cast<float>(config_.kv_size()), epsilon);
+  }
+}
+
+// Normalises heads (Qwen3, Gemma 3) and rotates q and k in place, then writes k and v to the cache.
+void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t d = config_.head_dim, q_heads = plan_.query_heads.size(), kv_heads = plan_.kv_heads.size();
+  const auto epsilon = static_cast<float>(config_.rms_norm_eps);
+  const KvLayerView keys_and_values = storage_.layer(layer);
+  const LayerRope kind = config_.layer(layer).rope;
+  const RopeTable& rope = kind == LayerRope::kLocal ? local_rope_ : rope_;
+  const auto heads_of = [&](float* first, int64_t count) { return TensorView<float, 2>(first, {count, d}); };
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch) {
+    const auto count = static_cast<int64_t>(slice.tokens.size());
+    const int64_t first = kv_.length(slice.sequence) - count;
+    for (int64_t i = 0; i < count; ++i, ++row) {
+      float* q = act_->qkv.data.data() + row * act_->qkv.stride;
+      float* k = q + q_heads * d;
+      float* v = k + kv_heads * d;
+      if (config_.qk_norm == QkNorm::kHead) {
+        rms_norm(heads_of(q, q_heads), w.q_norm, epsilon, heads_of(q, q_heads));
+        rms_norm(heads_of(k, kv_heads), w.k_norm, epsilon, heads_of(k, kv_heads));
+      }
+      const auto size = static_cast<size_t>(d);
+      const KvSlot at = kv_.slot(slice.sequence, first + i);
+      const int64_t position = act_->attention_rows[static_cast<size_t>(row)].position;
+      if (kind != LayerRope::kNone && !latent_) {
+        for (int64_t h = 0; h < q_heads; ++h) rope.rotate({q + h * d, size}, position);
+        for (int64_t h = 0; h < kv_heads; ++h) rope.rotate({k + h * d, size}, position);
+      }
+      for (int64_t h = 0; h < kv_heads; ++h)
+        store_kv(keys_and_values, at.block, at.slot, h, {k + h * d, size}, {v + h * d, size});
+    }
+  }
+}
+
+void CpuModel::mlp_block(int64_t layer, int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows),
+             partial = act_->partial.rows(rows);
+  const bool is_normed = !w.mlp_norm.empty();
+  if (is_normed) rms_norm(x, w.mlp_norm, static_cast<float>(config_.rms_norm_eps), normed);
+  const auto in = is_normed ? normed : x;
+  if (const auto* mixture = std::get_if<ExpertMlp>(&w.mlp)) {
+    experts_->forward(pool_, matmul_scratch_, *mixture, in, partial);
+    return finish_block(partial, {}, w.mlp_out_norm);
+  }
+  const auto gate_up = act_->gate_up.rows(rows);
+  gate_and_up(pool_, matmul_scratch_, w.dense(), GateRule(config_), in, gate_up);
+  matmul(pool_, matmul_scratch_, gate_up, w.dense().down, partial);
+  finish_block(partial, w.dense().down_bias, w.mlp_out_norm);
+}
+
+// The tree over ranks continues the tree over this rank's leaves.
+void CpuModel::sum_over_ranks(TensorView<float, 2> partial) {
+  if (collectives_->size() > 1) collectives_->all_reduce_sum(act_->partial.flat(partial.extent(0)));
+}
+
+}  // namespace outrider

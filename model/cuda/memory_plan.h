@@ -1,0 +1,85 @@
+// Device memory of a model, computed before it is allocated.
+#pragma once
+
+#include "kernels/cuda/product_rule.h"
+#include "model/cuda/batch_inputs.h"
+#include "model/cuda/token_runner.h"
+#include "model/cuda/weights.h"
+#include "model/kv/cuda_kv_storage.h"
+#include "model/model.h"
+
+namespace outrider::cuda {
+
+struct MemoryPlan {
+  MemoryPlan(const ModelConfig& model_config, const ModelOptions& o, const WeightPlan& weight_plan)
+      : config(model_config),
+        weights(weight_plan),
+        shard(config, o.shard),
+        kv_blocks(kv_blocks_for(o.kv_tokens > 0 ? o.kv_tokens : planned_positions(config, o))),
+        kv{.layers = config.num_layers,
+           .kv_heads = shard.kv_heads.size(),
+           .head_dim = config.head_dim,
+           .type = o.kv == ModelOptions::Kv::kBFloat16 ||
+                           (o.kv == ModelOptions::Kv::kAuto && activation() == WeightType::kBFloat16)
+                       ? KvType::kBFloat16
+                       : KvType::kFloat32,
+           .hidden_state_size = static_cast<int64_t>(o.aux_layers.size()) * config.hidden_size} {}
+
+  WeightType activation() const { return weights.types.activation(); }
+  // Columns of the widest MLP. A mixture of experts counts as one MLP.
+  int64_t columns() const {
+    int64_t most = 0;
+    for (int64_t i = 0; i < config.num_layers; ++i)
+      most = std::max(most, mlp_columns(config, shard, config.layer(i).has_experts).count);
+    return most;
+  }
+  // Columns of activations gathered into the order of codes, rounded up to whole vectors.
+  int64_t gathered_columns() const { return round_up(weights.gathered_columns, kAlignedInputs); }
+  // KvLayer's.
+  int64_t latent_dim() const { return config.latent ? config.latent->kv_rank : 0; }
+  KvLayer layer() const {
+    return {.type = kv.type,
+            .kv_heads = static_cast<int32_t>(kv.kv_heads),
+            .head_dim = static_cast<int32_t>(kv.head_dim),
+            .latent_dim = static_cast<int32_t>(latent_dim())};
+  }
+  int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, latent_dim(), kv_blocks); }
+  AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
+    const int64_t heads = shard.query_heads.size();
+    const AttentionTile tile =
+        attention_tile(std::min(heads, config.heads_per_kv_head()), layer(), shared_bytes);
+    return {.rows = tile.rows,
+            .heads = tile.heads,
+            .turn_rows = attention_turn_rows(heads, layer().value_dim(), max_positions)};
+  }
+  int64_t attention_floats(int64_t max_positions) const {
+    const int64_t heads = shard.query_heads.size(), value_dim = layer().value_dim();
+    return attention_workspace(attention_turn_rows(heads, value_dim, max_positions), heads, value_dim,
+                               max_positions);
+  }
+  // Floats of workspace for the widest product that may be split over blocks.
+  int64_t split_floats(int64_t rows) const {
+    int64_t most = 0;
+    const auto add = [&](int64_t n) { most = std::max(most, cuda::split_floats(rows, n)); };
+    for (const MatrixSize& size : attention_inputs(config, shard)) add(size.n);
+    for (const int64_t n : {config.hidden_size, 2 * columns(), shard.vocab.size()}) add(n);
+    return most;
+  }
+  int64_t activation_bytes(const ModelOptions& options) const;
+  int64_t draw_bytes(const ModelOptions& options) const {
+    if (options.run_sequences == 0) return 0;
+    const int64_t tokens = kv_blocks * kBlockTokens;
+    return DeviceDraws::bytes_for(run_limits(options.run_sequences, config.vocab_size, tokens)) +
+           DeviceRanking::bytes_for(look_limits(options.max_logit_rows, config.vocab_size, tokens));
+  }
+  // An error if the device cannot take it; says what goes where.
+  Status check(const ModelOptions& options) const;
+
+  ModelConfig config;
+  WeightPlan weights;
+  ShardPlan shard;
+  int64_t kv_blocks;
+  KvShape kv;
+};
+
+}  // namespace outrider::cuda

@@ -1,0 +1,168 @@
+#include "model/kv/cpu_kv_storage.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/hash.h"
+#include "base/log.h"
+
+namespace outrider {
+namespace {
+
+template <class T>
+T from_float(float value) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return to_bf16(value);
+  else
+    return value;
+}
+
+template <class T>
+void store_as(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head,
+              std::span<const float> key, std::span<const float> value) {
+  const int64_t head = block * layer.kv_heads + kv_head, d = layer.head_dim;
+  T* keys = reinterpret_cast<T*>(layer.keys) + head * d * kBlockTokens;
+  T* values = reinterpret_cast<T*>(layer.values) + (head * kBlockTokens + slot) * layer.value_stride();
+  for (int64_t i = 0; i < d; ++i) {
+    keys[i * kBlockTokens + slot] = from_float<T>(key[static_cast<size_t>(i)]);
+    values[i] = from_float<T>(value[static_cast<size_t>(i)]);
+  }
+}
+
+// Copies one token's keys and values in one layer; `from` and `to` may be the same.
+template <class T>
+void copy_slot_as(const KvLayerView& from, const KvSlot& at, const KvLayerView& to, const KvSlot& to_at) {
+  const int64_t d = from.head_dim, stride = from.value_stride();
+  const auto *from_keys = reinterpret_cast<const T*>(from.keys),
+             *from_values = reinterpret_cast<const T*>(from.values);
+  auto *keys = reinterpret_cast<T*>(to.keys), *values = reinterpret_cast<T*>(to.values);
+  for (int64_t h = 0; h < from.kv_heads; ++h) {
+    const int64_t source = at.block * from.kv_heads + h, target = to_at.block * from.kv_heads + h;
+    for (int64_t i = 0; i < d; ++i)
+      keys[(target * d + i) * kBlockTokens + to_at.slot] =
+          from_keys[(source * d + i) * kBlockTokens + at.slot];
+    std::copy_n(from_values + (source * kBlockTokens + at.slot) * stride, d,
+                values + (target * kBlockTokens + to_at.slot) * stride);
+  }
+}
+
+void copy_slot(const KvLayerView& from, const KvSlot& at, const KvLayerView& to, const KvSlot& to_at) {
+  from.type == KvType::kBFloat16 ? copy_slot_as<bf16>(from, at, to, to_at)
+                                 : copy_slot_as<float>(from, at, to, to_at);
+}
+
+}  // namespace
+
+void store_kv(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head,
+              std::span<const float> key, std::span<const float> value) {
+  layer.type == KvType::kBFloat16 ? store_as<bf16>(layer, block, slot, kv_head, key, value)
+                                  : store_as<float>(layer, block, slot, kv_head, key, value);
+}
+
+CpuKvStorage::CpuKvStorage(const KvShape& shape, int64_t num_blocks)
+    : shape_(shape), hidden_states_(num_blocks * kBlockTokens * hidden_state_bytes()) {
+  for (int64_t i = 0; i < shape.layers; ++i) {
+    keys_.emplace_back(num_blocks * key_bytes());
+    values_.emplace_back(num_blocks * value_bytes());
+  }
+}
+
+int64_t CpuKvStorage::key_bytes() const {
+  return shape_.kv_heads * shape_.head_dim * kBlockTokens * element_bytes(shape_.type);
+}
+int64_t CpuKvStorage::value_bytes() const {
+  return shape_.kv_heads * round_up(shape_.head_dim, 16) * kBlockTokens * element_bytes(shape_.type);
+}
+
+int64_t CpuKvStorage::hidden_state_bytes() const {
+  return shape_.hidden_state_size * element_bytes(shape_.type);
+}
+
+void CpuKvStorage::store_hidden_state(const KvSlot& at, int64_t first, std::span<const float> numbers) {
+  if (shape_.type == KvType::kFloat32) {
+    std::memcpy(state(at) + first * element_bytes(shape_.type), numbers.data(), numbers.size_bytes());
+    return;
+  }
+  auto* const to = reinterpret_cast<bf16*>(state(at)) + first;
+  std::transform(numbers.begin(), numbers.end(), to, [](float x) { return to_bf16(x); });
+}
+
+void CpuKvStorage::read_hidden_state(const KvSlot& at, std::span<float> to) const {
+  if (shape_.type == KvType::kFloat32) {
+    std::memcpy(to.data(), state(at), to.size_bytes());
+    return;
+  }
+  const auto* const from = reinterpret_cast<const bf16*>(state(at));
+  std::transform(from, from + to.size(), to.begin(), [](bf16 x) { return to_float(x); });
+}
+
+KvLayerView CpuKvStorage::layer(int64_t index) const {
+  return {.type = shape_.type,
+          .keys = keys_[static_cast<size_t>(index)].data(),
+          .values = values_[static_cast<size_t>(index)].data(),
+          .kv_heads = shape_.kv_heads,
+          .head_dim = shape_.head_dim};
+}
+
+void CpuKvStorage::copy_block(int32_t from, int32_t to) {
+  const auto keys = static_cast<size_t>(key_bytes()), values = static_cast<size_t>(value_bytes());
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    std::memcpy(keys_[i].data() + keys * static_cast<size_t>(to),
+                keys_[i].data() + keys * static_cast<size_t>(from), keys);
+    std::memcpy(values_[i].data() + values * static_cast<size_t>(to),
+                values_[i].data() + values * static_cast<size_t>(from), values);
+  }
+  if (shape_.hidden_state_size > 0)
+    std::memcpy(state({to, 0}), state({from, 0}), static_cast<size_t>(kBlockTokens * hidden_state_bytes()));
+}
+
+void CpuKvStorage::copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to) {
+  CHECK(from.shape_.kv_heads == shape_.kv_heads && from.shape_.head_dim == shape_.head_dim &&
+            from.shape_.type == shape_.type && from.shape_.hidden_state_size == shape_.hidden_state_size,
+        "a token of {} heads of {}, not {} of {}", from.shape_.kv_heads, from.shape_.head_dim,
+        shape_.kv_heads, shape_.head_dim);
+  for (int64_t l = 0; l < std::min(shape_.layers, from.shape_.layers); ++l)
+    copy_slot(from.layer(l), at, layer(l), to);
+  if (shape_.hidden_state_size > 0)
+    std::memcpy(state(to), from.state(at), static_cast<size_t>(hidden_state_bytes()));
+}
+
+void CpuKvStorage::copy_slots(std::span<const KvMove> moves) {
+  for (size_t l = 0; l < keys_.size(); ++l)
+    for (const KvMove& move : moves) {
+      const KvLayerView view = layer(static_cast<int64_t>(l));
+      copy_slot(view, move.from, view, move.to);
+    }
+  for (const KvMove& move : moves)
+    if (shape_.hidden_state_size > 0)
+      std::memcpy(state(move.to), state(move.from), static_cast<size_t>(hidden_state_bytes()));
+}
+
+uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
+  uint64_t hash = 0;
+  const int64_t element = element_bytes(shape_.type);
+  const auto add = [&](const std::byte* at) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, at, static_cast<size_t>(element));
+    hash = hash_combine(hash, bits);
+  };
+  for (int64_t l = 0; l < shape_.layers; ++l) {
+    const KvLayerView view = layer(l);
+    for (int64_t p = 0; p < length; ++p)
+      for (int64_t h = 0; h < view.kv_heads; ++h) {
+        const int64_t head = blocks[static_cast<size_t>(p / kBlockTokens)] * view.kv_heads + h,
+                      slot = p % kBlockTokens;
+        for (int64_t i = 0; i < view.head_dim; ++i) {
+          add(view.keys + ((head * view.head_dim + i) * kBlockTokens + slot) * element);
+          add(view.values + ((head * kBlockTokens + slot) * view.value_stride() + i) * element);
+        }
+      }
+  }
+  for (int64_t p = 0; p < length; ++p) {
+    const std::byte* const numbers = state({blocks[static_cast<size_t>(p / kBlockTokens)], p % kBlockTokens});
+    for (int64_t i = 0; i < shape_.hidden_state_size; ++i) add(numbers + i * element);
+  }
+  return hash;
+}
+
+}  // namespace outrider

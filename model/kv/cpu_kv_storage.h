@@ -1,0 +1,46 @@
+// Keys and values in host memory, in the layout the CPU attention kernel reads (KvLayerView), and states of
+// the same tokens, which share their blocks: what becomes of a token's keys becomes of its states.
+#pragma once
+
+#include <vector>
+
+#include "base/buffer.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "model/kv/kv_cache.h"
+
+namespace outrider {
+
+class CpuKvStorage final : public KvStorage {
+ public:
+  CpuKvStorage(const KvShape& shape, int64_t num_blocks);
+
+  const KvShape& shape() const { return shape_; }
+  KvLayerView layer(int64_t index) const;
+
+  // One token's keys and values from another storage of the same heads, in the layers that both have, and its
+  // states.
+  void copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to);
+
+  // Writes elements [first, first + size) of a token's hidden state; read_hidden_state fills `to` with the
+  // whole state.
+  void store_hidden_state(const KvSlot& at, int64_t first, std::span<const float> numbers);
+  void read_hidden_state(const KvSlot& at, std::span<float> to) const;
+
+  void copy_block(int32_t from, int32_t to) override;
+  void copy_slots(std::span<const KvMove> moves) override;
+  uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
+
+ private:
+  int64_t key_bytes() const;           // of one block in one layer
+  int64_t value_bytes() const;         // of one block in one layer
+  int64_t hidden_state_bytes() const;  // of one token
+  std::byte* state(const KvSlot& at) const {
+    return hidden_states_.data() + (at.block * kBlockTokens + at.slot) * hidden_state_bytes();
+  }
+
+  KvShape shape_;
+  mutable std::vector<Buffer<std::byte>> keys_, values_;  // per layer, [num_blocks, ...] as KvLayerView says
+  mutable Buffer<std::byte> hidden_states_;               // [num_blocks][kBlockTokens][hidden_state_size]
+};
+
+}  // namespace outrider

@@ -1,0 +1,44 @@
+// Keys and values in device memory, and states of the same tokens, which share their blocks; the block tables
+// stay on the host (KvCache). Copies are ordered with the kernels by the model's stream.
+#pragma once
+
+#include <vector>
+
+#include "base/cuda.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "model/kv/kv_cache.h"
+
+namespace outrider::cuda {
+
+class DeviceKvStorage final : public KvStorage {
+ public:
+  // On the current device. latent_dim: KvLayer's, 0 where values are stored.
+  DeviceKvStorage(const KvShape& shape, int64_t latent_dim, int64_t num_blocks, int device,
+                  StreamView stream);
+
+  KvLayer layer(int64_t index) const;
+  HiddenStateRows hidden_states() const;
+  // Waits for the stream.
+  void read_hidden_state(const KvSlot& at, std::span<float> to) const;
+  static int64_t bytes_for(const KvShape& shape, int64_t latent_dim, int64_t num_blocks);
+
+  void copy_block(int32_t from, int32_t to) override;
+  void copy_slots(std::span<const KvMove> moves) override;
+  // Brings the blocks to the host: for tests.
+  uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
+
+ private:
+  KvLayer layer_shape() const;
+
+  KvShape shape_;
+  int64_t latent_dim_;
+  int device_;
+  StreamView stream_;
+  // Per layer, as kv_layout.h says; values_ is empty where there are none.
+  std::vector<DeviceBuffer<std::byte>> keys_, values_;
+  DeviceBuffer<std::byte> hidden_states_;      // HiddenStateRows
+  PinnedBuffer<std::byte> hidden_state_room_;  // of one token
+  DeviceBuffer<KvLayer> layers_;               // for kernels that work on all layers at once
+};
+
+}  // namespace outrider::cuda

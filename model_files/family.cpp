@@ -1,0 +1,351 @@
+#include "model_files/family.h"
+
+#include <algorithm>
+#include <array>
+
+namespace outrider {
+namespace {
+
+constexpr std::array kGemma2Scales = {
+    ScaleKey{"query_pre_attn_scalar", &ModelScales::attention, 256, ScaleKey::Kind::kInverseRoot},
+    ScaleKey{"attn_logit_softcapping", &ModelScales::attention_cap, 50, ScaleKey::Kind::kCap},
+    ScaleKey{"final_logit_softcapping", &ModelScales::logit_cap, 30, ScaleKey::Kind::kCap},
+};
+// Its class does not cap attention, whatever the key says.
+constexpr std::array kGemma3Scales = {
+    ScaleKey{"query_pre_attn_scalar", &ModelScales::attention, 256, ScaleKey::Kind::kInverseRoot},
+    ScaleKey{"final_logit_softcapping", &ModelScales::logit_cap, 0, ScaleKey::Kind::kCap},
+};
+constexpr std::array kGraniteScales = {
+    ScaleKey{"embedding_multiplier", &ModelScales::embedding, 1},
+    ScaleKey{"residual_multiplier", &ModelScales::residual, 1},
+    ScaleKey{"attention_multiplier", &ModelScales::attention, 1},
+    ScaleKey{"logits_scaling", &ModelScales::logit_divisor, 1},
+};
+
+constexpr std::array kGptOssScales = {
+    ScaleKey{"swiglu_alpha", &ModelScales::gate_factor, 1.702},
+    ScaleKey{"swiglu_limit", &ModelScales::gate_limit, 7},
+};
+
+constexpr ExpertNames kMixtralExperts{.block = "block_sparse_moe.",
+                                      .gate = "w1",
+                                      .up = "w3",
+                                      .down = "w2",
+                                      .count_key = "num_local_experts",
+                                      .size_key = "intermediate_size",
+                                      .always_renormalises = true};
+constexpr ExpertNames kQwen2Experts{.block = "mlp.",
+                                    .gate = "gate_proj",
+                                    .up = "up_proj",
+                                    .down = "down_proj",
+                                    .count_key = "num_experts",
+                                    .size_key = "moe_intermediate_size",
+                                    .has_shared = true,
+                                    .may_skip_layers = true};
+constexpr ExpertNames kQwen3Experts{.block = "mlp.",
+                                    .gate = "gate_proj",
+                                    .up = "up_proj",
+                                    .down = "down_proj",
+                                    .count_key = "num_experts",
+                                    .size_key = "moe_intermediate_size",
+                                    .may_skip_layers = true};
+
+constexpr ExpertNames kGptOssExperts{.block = "mlp.",
+                                     .gate = "gate_up_proj",
+                                     .up = "gate_up_proj",
+                                     .down = "down_proj",
+                                     .count_key = "num_local_experts",
+                                     .size_key = "intermediate_size",
+                                     .always_renormalises = true,
+                                     .router = "router",
+                                     .packed = true,
+                                     .biases = true};
+
+constexpr ExpertNames kDeepseekV2Experts{.block = "mlp.",
+                                         .gate = "gate_proj",
+                                         .up = "up_proj",
+                                         .down = "down_proj",
+                                         .count_key = "n_routed_experts",
+                                         .size_key = "moe_intermediate_size",
+                                         .has_shared = true,
+                                         .routing = Routing::kGroups,
+                                         .shared = "shared_experts.",
+                                         .shared_is_gated = false,
+                                         .dense_layers_first = true};
+constexpr ExpertNames kDeepseekV3Experts{.block = "mlp.",
+                                         .gate = "gate_proj",
+                                         .up = "up_proj",
+                                         .down = "down_proj",
+                                         .count_key = "n_routed_experts",
+                                         .size_key = "moe_intermediate_size",
+                                         .has_shared = true,
+                                         .routing = Routing::kCorrected,
+                                         .shared = "shared_experts.",
+                                         .shared_is_gated = false,
+                                         .dense_layers_first = true};
+
+using Keys = std::string_view;
+constexpr std::array kQwenKeys = std::to_array<Keys>({"use_sliding_window"});
+constexpr std::array kGemma2Keys = std::to_array<Keys>({"hidden_activation"});
+constexpr std::array kGemma3Keys = std::to_array<Keys>(
+    {"hidden_activation", "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"});
+constexpr std::array kSmolLm3Keys =
+    std::to_array<Keys>({"use_sliding_window", "no_rope_layers", "no_rope_layer_interval"});
+constexpr std::array kMixtralKeys = std::to_array<Keys>({"num_experts_per_tok"});
+constexpr std::array kQwen2MoeKeys =
+    std::to_array<Keys>({"num_experts_per_tok", "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step",
+                         "shared_expert_intermediate_size", "qkv_bias", "use_sliding_window"});
+constexpr std::array kQwen3MoeKeys =
+    std::to_array<Keys>({"num_experts_per_tok", "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step",
+                         "use_sliding_window"});
+
+constexpr std::array kGptOssKeys =
+    std::to_array<Keys>({"num_experts_per_tok", "experts_per_token", "initial_context_length"});
+
+// aux_loss_alpha, seq_aux, ep_size: of training, and of how others spread experts.
+constexpr std::array kDeepseekV2Keys = std::to_array<Keys>(
+    {"num_experts_per_tok", "norm_topk_prob", "n_group", "topk_group", "topk_method", "scoring_func",
+     "moe_layer_freq", "n_shared_experts", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+     "qk_rope_head_dim", "qk_head_dim", "v_head_dim", "first_k_dense_replace", "routed_scaling_factor",
+     "aux_loss_alpha", "seq_aux", "ep_size"});
+constexpr std::array kDeepseekV3Keys = std::to_array<Keys>(
+    {"num_experts_per_tok",   "norm_topk_prob",   "n_group",          "topk_group",  "topk_method",
+     "scoring_func",          "moe_layer_freq",   "n_shared_experts", "q_lora_rank", "kv_lora_rank",
+     "qk_nope_head_dim",      "qk_rope_head_dim", "qk_head_dim",      "v_head_dim",  "first_k_dense_replace",
+     "routed_scaling_factor", "aux_loss_alpha",   "seq_aux",          "ep_size",     "rope_interleave"});
+
+constexpr std::array kFamilies = {
+    FamilyTraits{.family = ModelFamily::kLlama,
+                 .title = "Llama",
+                 .models = "Llama 1 to 3.3, TinyLlama, SmolLM2, and what is built like them",
+                 .model_type = "llama",
+                 .architecture = "LlamaForCausalLM",
+                 .special = "-",
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .reads_mlp_bias = true},
+    FamilyTraits{.family = ModelFamily::kMistral,
+                 .title = "Mistral",
+                 .models = "Mistral 7B to Large",
+                 .model_type = "mistral",
+                 .architecture = "MistralForCausalLM",
+                 .special = "windows",
+                 .windows = Windows::kEveryLayer,
+                 .defaults = {.window = 4096}},
+    FamilyTraits{.family = ModelFamily::kQwen2,
+                 .title = "Qwen2",
+                 .models = "Qwen2, Qwen2.5, QwQ",
+                 .model_type = "qwen2",
+                 .architecture = "Qwen2ForCausalLM",
+                 .special = "biases of q, k and v; windows",
+                 .attention_bias = AttentionBias::kQkv,
+                 .windows = Windows::kUpperLayers,
+                 .keys = kQwenKeys,
+                 .defaults = {.window = 4096}},
+    FamilyTraits{.family = ModelFamily::kQwen3,
+                 .title = "Qwen3",
+                 .models = "Qwen3",
+                 .model_type = "qwen3",
+                 .architecture = "Qwen3ForCausalLM",
+                 .special = "norms of every q and k head; windows",
+                 .qk_norm = QkNorm::kHead,
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .windows = Windows::kUpperLayers,
+                 .keys = kQwenKeys,
+                 .defaults = {.head_dim = 128, .window = 4096}},
+    FamilyTraits{.family = ModelFamily::kGemma2,
+                 .title = "Gemma 2",
+                 .models = "Gemma 2",
+                 .model_type = "gemma2",
+                 .architecture = "Gemma2ForCausalLM",
+                 .special =
+                     "four norms of 1 + weight, gelu, scaled embeddings, capped scores and logits, a window "
+                     "in every other layer",
+                 .norm_place = NormPlace::kAround,
+                 .norm_adds_one = true,
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .activation_key = "hidden_activation",
+                 .activation = Activation::kGeluTanh,
+                 .embedding_times_root = true,
+                 .windows = Windows::kEveryOther,
+                 .scales = kGemma2Scales,
+                 .keys = kGemma2Keys,
+                 .defaults = {.head_dim = 256, .window = 4096, .tied = true}},
+    FamilyTraits{.family = ModelFamily::kGemma3,
+                 .title = "Gemma 3",
+                 .models = "Gemma 3 270M and 1B, which read text alone",
+                 .model_type = "gemma3_text",
+                 .architecture = "Gemma3ForCausalLM",
+                 .special =
+                     "as Gemma 2 with norms of q and k in place of caps, and a rotation of its own in the "
+                     "layers with a window",
+                 .norm_place = NormPlace::kAround,
+                 .norm_adds_one = true,
+                 .qk_norm = QkNorm::kHead,
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .activation_key = "hidden_activation",
+                 .activation = Activation::kGeluTanh,
+                 .embedding_times_root = true,
+                 .windows = Windows::kByPattern,
+                 .scales = kGemma3Scales,
+                 .keys = kGemma3Keys,
+                 .defaults = {.head_dim = 256, .rope_theta = 1e6, .window = 4096, .tied = true}},
+    FamilyTraits{.family = ModelFamily::kPhi3,
+                 .title = "Phi-3",
+                 .models = "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
+                 .model_type = "phi3",
+                 .architecture = "Phi3ForCausalLM",
+                 .special = "fused projections, partly rotated heads, windows",
+                 .fused_projections = true,
+                 .partial_rotation = true,
+                 .long_rope_only = true,
+                 .windows = Windows::kEveryLayer,
+                 .defaults = {.norm_epsilon = 1e-5}},
+    FamilyTraits{.family = ModelFamily::kOlmo2,
+                 .title = "OLMo 2",
+                 .models = "OLMo 2",
+                 .model_type = "olmo2",
+                 .architecture = "Olmo2ForCausalLM",
+                 .special = "norms behind attention and MLP, one norm over all of q and one over all of k",
+                 .norm_place = NormPlace::kAfter,
+                 .qk_norm = QkNorm::kWhole,
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .defaults = {.norm_epsilon = 1e-5}},
+    FamilyTraits{.family = ModelFamily::kGranite,
+                 .title = "Granite 3",
+                 .models = "Granite 3.0 to 3.3, dense",
+                 .model_type = "granite",
+                 .architecture = "GraniteForCausalLM",
+                 .special = "factors on embeddings, residuals, scores and logits",
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .reads_mlp_bias = true,
+                 .scales = kGraniteScales},
+    FamilyTraits{.family = ModelFamily::kSmolLm3,
+                 .title = "SmolLM3",
+                 .models = "SmolLM3",
+                 .model_type = "smollm3",
+                 .architecture = "SmolLM3ForCausalLM",
+                 .special = "layers without rotation",
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .reads_mlp_bias = true,
+                 .rotates_by_layer = true,
+                 .windows = Windows::kWithoutRope,
+                 .keys = kSmolLm3Keys,
+                 .defaults = {.rope_theta = 2e6, .tied = true}},
+    FamilyTraits{.family = ModelFamily::kMixtral,
+                 .title = "Mixtral",
+                 .models = "Mixtral 8x7B, 8x22B",
+                 .model_type = "mixtral",
+                 .architecture = "MixtralForCausalLM",
+                 .special = "a mixture of experts; windows",
+                 .windows = Windows::kEveryLayer,
+                 .experts = &kMixtralExperts,
+                 .keys = kMixtralKeys,
+                 .defaults = {.rope_theta = 1e6, .norm_epsilon = 1e-5}},
+    FamilyTraits{.family = ModelFamily::kQwen2Moe,
+                 .title = "Qwen2-MoE",
+                 .models = "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
+                 .model_type = "qwen2_moe",
+                 .architecture = "Qwen2MoeForCausalLM",
+                 .special = "a mixture of experts beside a shared one; biases of q, k and v",
+                 .attention_bias = AttentionBias::kQkvByKey,
+                 .windows = Windows::kOffOnly,
+                 .experts = &kQwen2Experts,
+                 .keys = kQwen2MoeKeys},
+    FamilyTraits{.family = ModelFamily::kQwen3Moe,
+                 .title = "Qwen3-MoE",
+                 .models = "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder",
+                 .model_type = "qwen3_moe",
+                 .architecture = "Qwen3MoeForCausalLM",
+                 .special = "a mixture of experts; norms of every q and k head",
+                 .qk_norm = QkNorm::kHead,
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .windows = Windows::kOffOnly,
+                 .experts = &kQwen3Experts,
+                 .keys = kQwen3MoeKeys},
+    FamilyTraits{.family = ModelFamily::kGptOss,
+                 .title = "gpt-oss",
+                 .models = "gpt-oss-20b, gpt-oss-120b",
+                 .model_type = "gpt_oss",
+                 .architecture = "GptOssForCausalLM",
+                 .special =
+                     "a mixture of experts with biases and a clamped activation, in MXFP4; a sink for every "
+                     "head, a window in every other layer; biases of q, k, v and o",
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .attention_sinks = true,
+                 .activation = Activation::kClampedSwish,
+                 .rotation_must_be_given = true,
+                 .windows = Windows::kEveryOther,
+                 .scales = kGptOssScales,
+                 .experts = &kGptOssExperts,
+                 .keys = kGptOssKeys,
+                 .defaults = {.head_dim = 64,
+                              .rope_theta = 150000,
+                              .norm_epsilon = 1e-5,
+                              .window = 128,
+                              .attention_bias = true}},
+    FamilyTraits{.family = ModelFamily::kDeepseekV2,
+                 .title = "DeepSeek-V2",
+                 .models = "DeepSeek-V2, V2.5, V2-Lite, Coder-V2",
+                 .model_type = "deepseek_v2",
+                 .architecture = "DeepseekV2ForCausalLM",
+                 .special = "latent attention; a mixture of experts in groups beside shared ones",
+                 .reads_mlp_bias = false,
+                 .latent_attention = true,
+                 .experts = &kDeepseekV2Experts,
+                 .keys = kDeepseekV2Keys},
+    FamilyTraits{.family = ModelFamily::kDeepseekV3,
+                 .title = "DeepSeek-V3",
+                 .models = "DeepSeek-V3, V3-0324, V3.1, R1, Moonlight",
+                 .model_type = "deepseek_v3",
+                 .architecture = "DeepseekV3ForCausalLM",
+                 .special =
+                     "latent attention; a mixture of experts in groups, chosen by corrected sigmoids, beside "
+                     "shared ones",
+                 .latent_attention = true,
+                 .experts = &kDeepseekV3Experts,
+                 .keys = kDeepseekV3Keys},
+};
+
+constexpr bool is_in_order() {
+  for (size_t i = 0; i < kFamilies.size(); ++i)
+    if (kFamilies[i].family != static_cast<ModelFamily>(i)) return false;
+  return true;
+}
+static_assert(is_in_order());
+
+template <class Name>
+const FamilyTraits* find(Name name, std::string_view wanted) {
+  for (const FamilyTraits& row : kFamilies)
+    if (row.*name == wanted) return &row;
+  return nullptr;
+}
+
+template <class Name>
+std::string listed(Name name) {
+  std::string out;
+  for (size_t i = 0; i < kFamilies.size(); ++i) {
+    if (i > 0) out += i + 1 == kFamilies.size() ? " and " : ", ";
+    out += kFamilies[i].*name;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::span<const FamilyTraits> family_table() { return kFamilies; }
+const FamilyTraits& traits_of(ModelFamily family) { return kFamilies[static_cast<size_t>(family)]; }
+const FamilyTraits* find_architecture(std::string_view architecture) {
+  return find(&FamilyTraits::architecture, architecture);
+}
+const FamilyTraits* find_model_type(std::string_view model_type) {
+  return find(&FamilyTraits::model_type, model_type);
+}
+std::string supported_titles() { return listed(&FamilyTraits::title); }
+std::string supported_architectures() { return listed(&FamilyTraits::architecture); }
+std::string supported_model_types() { return listed(&FamilyTraits::model_type); }
+
+std::string_view family_name(ModelFamily family) { return traits_of(family).model_type; }
+std::string_view architecture_name(ModelFamily family) { return traits_of(family).architecture; }
+
+}  // namespace outrider

@@ -1,0 +1,246 @@
+#include "model_files/gguf_architecture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/printable.h"
+#include "model_files/family.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+using Kind = GgufKey::Kind;
+
+constexpr std::array kMixtralGguf = std::to_array<GgufKey>(
+    {{"expert_count", "num_local_experts"}, {"expert_used_count", "num_experts_per_tok"}});
+constexpr std::array kGptOssGguf =
+    std::to_array<GgufKey>({{"expert_count", "num_local_experts"},
+                            {"expert_used_count", "num_experts_per_tok"},
+                            {"expert_feed_forward_length", "intermediate_size"},
+                            {"attention.sliding_window", "sliding_window"}});
+constexpr std::array kQwenMoeGguf =
+    std::to_array<GgufKey>({{"expert_count", "num_experts"},
+                            {"expert_used_count", "num_experts_per_tok"},
+                            {"expert_feed_forward_length", "moe_intermediate_size"},
+                            {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"}});
+constexpr std::array kGemma2Gguf =
+    std::to_array<GgufKey>({{"attention.sliding_window", "sliding_window"},
+                            {"attn_logit_softcapping", "attn_logit_softcapping", Kind::kNumber},
+                            {"final_logit_softcapping", "final_logit_softcapping", Kind::kNumber}});
+constexpr std::array kGemma3Gguf =
+    std::to_array<GgufKey>({{"rope.freq_base_swa", "rope_local_base_freq", Kind::kNumber},
+                            {"final_logit_softcapping", "final_logit_softcapping", Kind::kNumber}});
+constexpr std::array kGraniteGguf =
+    std::to_array<GgufKey>({{"attention.scale", "attention_multiplier", Kind::kNumber},
+                            {"embedding_scale", "embedding_multiplier", Kind::kNumber},
+                            {"residual_scale", "residual_multiplier", Kind::kNumber},
+                            {"logit_scale", "logits_scaling", Kind::kNumber}});
+constexpr std::array kDeepseekGguf =
+    std::to_array<GgufKey>({{"leading_dense_block_count", "first_k_dense_replace"},
+                            {"attention.kv_lora_rank", "kv_lora_rank"},
+                            {"expert_count", "n_routed_experts"},
+                            {"expert_used_count", "num_experts_per_tok"},
+                            {"expert_feed_forward_length", "moe_intermediate_size"},
+                            {"expert_shared_count", "n_shared_experts"},
+                            {"expert_weights_scale", "routed_scaling_factor", Kind::kNumber},
+                            {"rope.dimension_count", "qk_rope_head_dim"}});
+
+using Keys = std::string_view;
+constexpr std::array kWindowPattern = std::to_array<Keys>({"attention.sliding_window_pattern"});
+constexpr std::array kGemma3More =
+    std::to_array<Keys>({"attention.sliding_window", "attention.sliding_window_pattern"});
+constexpr std::array kPhi3More = std::to_array<Keys>({"attention.sliding_window"});
+constexpr std::array kDeepseekMore = std::to_array<Keys>(
+    {"attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla", "expert_gating_func",
+     "expert_group_count", "expert_group_used_count", "expert_weights_norm"});
+
+// Layers with a window, where the file says so: a period whose last layer sees all, or a flag for each layer.
+Status read_window_pattern(const GgufKeys& keys, json& config) {
+  const GgufValue* value = keys.content().find(keys.name("attention.sliding_window_pattern"));
+  if (!value) return {};
+  const auto* array = std::get_if<GgufArray>(value);
+  const auto layers = config.value("num_hidden_layers", int64_t{0});
+  std::optional<int64_t> period;
+  if (!array) {
+    ASSIGN_OR_RETURN(period, keys.integer("attention.sliding_window_pattern"));
+  } else if (array->count < static_cast<uint64_t>(layers)) {
+    return malformed(fmt::format("{}: {} has {} entries for {} layers", keys.file(),
+                                 keys.name("attention.sliding_window_pattern"), array->count, layers));
+  }
+  json types = json::array();
+  for (int64_t i = 0; i < layers; ++i) {
+    const bool slides =
+        array ? array->number(static_cast<uint64_t>(i)) != 0 : *period == 0 || (i + 1) % *period != 0;
+    types.push_back(slides ? "sliding_attention" : "full_attention");
+  }
+  config["layer_types"] = types;
+  return {};
+}
+
+// Scores are divided by the root of a head's size, but in the model of 27 billion of either generation.
+void scale_scores(json& config, int64_t layers_of_27b) {
+  const int64_t heads = config["num_attention_heads"], hidden = config["hidden_size"];
+  const bool is_27b = config["num_hidden_layers"] == layers_of_27b;
+  config["query_pre_attn_scalar"] = is_27b ? hidden / heads : config["head_dim"].get<int64_t>();
+}
+
+Status complete_gemma2(const GgufKeys& keys, json& config) {
+  constexpr int64_t kLayersOf27B = 46;
+  scale_scores(config, kLayersOf27B);
+  return read_window_pattern(keys, config);
+}
+
+Status complete_gemma3(const GgufKeys& keys, json& config) {
+  constexpr int64_t kLayersOf27B = 62;
+  scale_scores(config, kLayersOf27B);
+  ASSIGN_OR_RETURN(const auto window, keys.integer("attention.sliding_window"));
+  config["sliding_window"] = window && *window > 0 ? json(*window) : json();
+  return read_window_pattern(keys, config);
+}
+
+Status complete_phi3(const GgufKeys& keys, json& config) {
+  ASSIGN_OR_RETURN(const auto window, keys.integer("attention.sliding_window"));
+  config["sliding_window"] = window && *window > 0 ? json(*window) : json();
+  return {};
+}
+
+// Their classes and llama.cpp differ in whether the weights of chosen experts add up to 1 by default.
+Status complete_qwen2_moe(const GgufKeys&, json& config) {
+  config["norm_topk_prob"] = false;
+  return {};
+}
+Status complete_qwen3_moe(const GgufKeys&, json& config) {
+  config["norm_topk_prob"] = true;
+  return {};
+}
+
+// The class cuts the band of frequencies that are scaled without rounding it to whole pairs.
+Status complete_gpt_oss(const GgufKeys& keys, json& config) {
+  if (config.contains("rope_scaling")) config["rope_scaling"]["truncate"] = false;
+  return read_window_pattern(keys, config);
+}
+
+bool has_correction(const GgufContent& content) {
+  return std::any_of(content.tensors.begin(), content.tensors.end(),
+                     [](const TensorInfo& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
+}
+
+Status complete_deepseek(const GgufKeys& keys, json& config) {
+  // Files that were made for attention over the latent say by other keys how large a head is without it.
+  ASSIGN_OR_RETURN(const auto own_key, keys.integer("attention.key_length"));
+  ASSIGN_OR_RETURN(const auto own_value, keys.integer("attention.value_length"));
+  ASSIGN_OR_RETURN(const auto split_key, keys.integer("attention.key_length_mla"));
+  ASSIGN_OR_RETURN(const auto split_value, keys.integer("attention.value_length_mla"));
+  const auto key = split_key ? split_key : own_key, value = split_value ? split_value : own_value;
+  if (!key || !value || !config.contains("qk_rope_head_dim"))
+    return malformed(keys.file() + ": does not say the sizes of its heads");
+  config["qk_nope_head_dim"] = *key - config["qk_rope_head_dim"].get<int64_t>();
+  config["v_head_dim"] = *value;
+  config.erase("head_dim");
+  config.erase("num_key_value_heads");
+  ASSIGN_OR_RETURN(const auto q_rank, keys.integer("attention.q_lora_rank"));
+  config["q_lora_rank"] = q_rank ? json(*q_rank) : json();
+  const bool is_v3 = config["architectures"][0] == "DeepseekV3ForCausalLM";
+  ASSIGN_OR_RETURN(const auto groups, keys.integer("expert_group_count"));
+  ASSIGN_OR_RETURN(const auto chosen, keys.integer("expert_group_used_count"));
+  config["n_group"] = groups.value_or(1);
+  config["topk_group"] = chosen.value_or(1);
+  config["topk_method"] = is_v3 ? "noaux_tc" : groups.value_or(1) > 1 ? "group_limited_greedy" : "greedy";
+  ASSIGN_OR_RETURN(const auto renormalised, keys.flag("expert_weights_norm"));
+  config["norm_topk_prob"] = renormalised.value_or(false);
+  return {};
+}
+
+constexpr std::array kArchitectures = std::to_array<GgufArchitecture>({
+    {.name = "llama", .family = ModelFamily::kLlama, .pairs_rows = true},
+    {.name = "llama",
+     .family = ModelFamily::kMixtral,
+     .has_experts = true,
+     .pairs_rows = true,
+     .keys = kMixtralGguf},
+    {.name = "qwen2", .family = ModelFamily::kQwen2},
+    {.name = "qwen3", .family = ModelFamily::kQwen3},
+    {.name = "gemma2",
+     .family = ModelFamily::kGemma2,
+     .norms_hold_one = true,
+     .keys = kGemma2Gguf,
+     .more_keys = kWindowPattern,
+     .complete = complete_gemma2},
+    {.name = "gemma3",
+     .family = ModelFamily::kGemma3,
+     .norms_hold_one = true,
+     .keys = kGemma3Gguf,
+     .more_keys = kGemma3More,
+     .complete = complete_gemma3},
+    {.name = "phi3", .family = ModelFamily::kPhi3, .more_keys = kPhi3More, .complete = complete_phi3},
+    {.name = "olmo2", .family = ModelFamily::kOlmo2},
+    {.name = "granite", .family = ModelFamily::kGranite, .pairs_rows = true, .keys = kGraniteGguf},
+    {.name = "smollm3", .family = ModelFamily::kSmolLm3, .pairs_rows = true},
+    {.name = "qwen2moe",
+     .family = ModelFamily::kQwen2Moe,
+     .has_experts = true,
+     .keys = kQwenMoeGguf,
+     .complete = complete_qwen2_moe},
+    {.name = "qwen3moe",
+     .family = ModelFamily::kQwen3Moe,
+     .has_experts = true,
+     .keys = kQwenMoeGguf,
+     .complete = complete_qwen3_moe},
+    {.name = "gpt-oss",
+     .family = ModelFamily::kGptOss,
+     .has_experts = true,
+     .keys = kGptOssGguf,
+     .more_keys = kWindowPattern,
+     .complete = complete_gpt_oss},
+    {.name = "deepseek2",
+     .family = ModelFamily::kDeepseekV2,
+     .has_experts = true,
+     .keys = kDeepseekGguf,
+     .more_keys = kDeepseekMore,
+     .complete = complete_deepseek},
+    {.name = "deepseek2",
+     .family = ModelFamily::kDeepseekV3,
+     .has_experts = true,
+     .keys = kDeepseekGguf,
+     .more_keys = kDeepseekMore,
+     .complete = complete_deepseek},
+});
+
+std::string supported_names() {
+  std::string out;
+  std::string_view before;
+  for (const GgufArchitecture& known : kArchitectures) {
+    if (known.name != before) out += (out.empty() ? "" : ", ") + std::string(known.name);
+    before = known.name;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
+
+Result<const GgufArchitecture*> gguf_architecture_of(const GgufContent& content, const std::string& name) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> found, gguf_text(content, "general.architecture", name));
+  if (!found) return malformed(name + ": has no general.architecture");
+  const GgufKeys keys(content, name, *found);
+  ASSIGN_OR_RETURN(const auto experts, keys.integer("expert_count"));
+  // DeepSeek-V3 scores experts by sigmoids (2), and corrects them for the choice.
+  ASSIGN_OR_RETURN(const auto gating, keys.integer("expert_gating_func"));
+  const bool is_v3 = gating ? *gating == 2 : has_correction(content);
+  for (const GgufArchitecture& known : kArchitectures) {
+    if (known.name != *found) continue;
+    if (known.name == "llama" && known.has_experts != (experts.value_or(0) > 0)) continue;
+    if (known.name == "deepseek2" && (known.family == ModelFamily::kDeepseekV3) != is_v3) continue;
+    return &known;
+  }
+  return unsupported(fmt::format("{}: general.architecture is {}; supported are {}", name, printable(*found),
+                                 supported_names()));
+}
+
+}  // namespace outrider

@@ -1,0 +1,192 @@
+// Sizes and hyper-parameters of a model, read from config.json and generation_config.json of a Hugging Face
+// directory. What would make us compute a different function than Hugging Face does is refused by name, never
+// ignored.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "model_files/dtype.h"
+
+namespace outrider {
+
+struct QuantizationConfig;  // quantization_config.h
+
+enum class ModelFamily : uint8_t {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kGemma2,
+  kGemma3,
+  kPhi3,
+  kOlmo2,
+  kGranite,
+  kSmolLm3,
+  kMixtral,
+  kQwen2Moe,
+  kQwen3Moe,
+  kGptOss,
+  kDeepseekV2,
+  kDeepseekV3
+};
+std::string_view family_name(ModelFamily family);        // "llama"
+std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
+
+// Llama 3.1 stretches the slow rotations: wavelengths above original_max / low_freq_factor are slowed by
+// `factor`, those below original_max / high_freq_factor are kept, the ones between are blended.
+struct Llama3RopeScaling {
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_max_position_embeddings = 8192;
+  bool operator==(const Llama3RopeScaling&) const = default;
+};
+
+// Every rotation is slowed by `factor` (position interpolation, Chen et al. 2023).
+struct LinearRopeScaling {
+  double factor = 1;
+  bool operator==(const LinearRopeScaling&) const = default;
+};
+
+// YaRN (Peng et al. 2023): pairs that turn more than beta_fast times within the trained length are kept,
+// those that turn less than beta_slow times are slowed by `factor`, the ones between are blended.
+struct YarnRopeScaling {
+  double factor = 1;
+  double beta_fast = 32;
+  double beta_slow = 1;
+  bool truncate = true;  // the borders are whole pairs
+  int64_t original_max_position_embeddings = 8192;
+  bool operator==(const YarnRopeScaling&) const = default;
+};
+
+// LongRoPE (Ding et al. 2024) within the trained length: pair i is slowed by factors[i].
+struct LongRopeScaling {
+  std::vector<double> factors;
+  bool operator==(const LongRopeScaling&) const = default;
+};
+
+using RopeScaling =
+    std::variant<std::monostate, Llama3RopeScaling, LinearRopeScaling, YarnRopeScaling, LongRopeScaling>;
+
+struct RopeConfig {
+  double theta = 10000;
+  int64_t dims = 0;      // the first `dims` dimensions of a head are rotated; even; 0: all
+  double amplitude = 1;  // of cosine and sine
+  double of_scores = 1;  // a factor of scores that YaRN brings; with latent attention only
+  RopeScaling scaling;
+  bool operator==(const RopeConfig&) const = default;
+};
+
+enum class LayerRope : uint8_t { kMain, kLocal, kNone };
+
+// Properties in which the layers of one model differ.
+struct LayerKind {
+  int64_t window = 0;  // a token attends to the last `window` positions, its own included; 0: all
+  LayerRope rope = LayerRope::kMain;
+  bool has_experts = false;
+  bool operator==(const LayerKind&) const = default;
+};
+
+enum class NormPlace : uint8_t { kBefore, kAfter, kAround };  // attention and MLP
+enum class QkNorm : uint8_t { kNone, kHead, kWhole };         // over head_dim, or over all heads at once
+// kClampedSwish: gate * sigmoid(factor * gate) * (up + 1), of a gate of at most `limit` and an up within it.
+enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwish };
+
+// Factors, and caps: cap * tanh(x / cap). 0: no cap.
+struct ModelScales {
+  double embedding = 1;
+  double residual = 1;   // of what attention and MLP add
+  double attention = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  double logit_divisor = 1;
+  double attention_cap = 0;
+  double logit_cap = 0;
+  double gate_factor = 0, gate_limit = 0;  // of kClampedSwish
+  bool operator==(const ModelScales&) const = default;
+};
+
+// Latent attention (DeepSeek-AI 2024, arXiv 2405.04434): keys and values of all heads are made of one latent
+// of kv_rank numbers; rope_dim more, which turn, are a part of every key.
+struct LatentConfig {
+  int64_t q_rank = 0;  // of the latent that queries are made of; 0: there is none
+  int64_t kv_rank = 0;
+  int64_t nope_dim = 0, rope_dim = 0;  // of a head's query: what does not turn, then what does
+  int64_t value_dim = 0;
+  bool interleaved = true;  // neighbours turn together, else halves
+  int64_t query_dim() const { return nope_dim + rope_dim; }
+  bool operator==(const LatentConfig&) const = default;
+};
+
+// Shares of all experts, or each by itself.
+enum class RouterScore : uint8_t { kSoftmax, kSigmoid };
+
+// A mixture of experts in place of an MLP.
+struct ExpertConfig {
+  int64_t count = 0;
+  int64_t chosen = 0;  // for each token
+  int64_t intermediate_size = 0;
+  int64_t shared_intermediate_size = 0;  // of the MLP that every token goes through as well; 0: none
+  bool renormalise = true;               // the weights of the chosen ones add up to 1
+  bool biases = false;                   // of the router, and of gate, up and down of every expert
+  RouterScore score = RouterScore::kSoftmax;
+  bool corrected = false;                 // each expert has a number more that counts for the choice alone
+  int64_t groups = 1, groups_chosen = 1;  // neighbours; only experts of the best groups are chosen
+  double factor = 1;                      // of the weights
+  bool operator==(const ExpertConfig&) const = default;
+};
+
+struct ModelConfig {
+  ModelFamily family = ModelFamily::kLlama;
+  int64_t hidden_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;               // of queries
+  int64_t num_kv_heads = 0;            // divides num_heads
+  int64_t head_dim = 0;                // even; num_heads * head_dim need not be hidden_size
+  std::optional<LatentConfig> latent;  // then there is one KV head, whose head_dim is kv_rank + rope_dim
+  int64_t intermediate_size = 0;
+  int64_t vocab_size = 0;  // rows of the embedding and the head, padding included
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  RopeConfig rope;
+  RopeConfig local_rope;          // of layers that say so
+  std::vector<LayerKind> layers;  // empty: all are LayerKind{}
+  std::optional<ExpertConfig> experts;
+  Activation activation = Activation::kSilu;
+  NormPlace norm_place = NormPlace::kBefore;
+  bool norm_adds_one = false;      // a norm multiplies by 1 + weight
+  QkNorm qk_norm = QkNorm::kNone;  // of q and k, before the rotation
+  ModelScales scales;
+  bool tie_word_embeddings = false;  // the head is the embedding; there is no lm_head.weight
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;  // of gate, up and down
+  // Every query head has one score more, which takes its part of the softmax and yields nothing.
+  bool attention_sinks = false;
+  std::vector<TokenId> eos;  // every id that ends a text; config.json's first, no repeats, may be empty
+  std::optional<TokenId> bos;
+  std::optional<Dtype> torch_dtype;  // as declared; what the tensors are is in their file
+  std::shared_ptr<const QuantizationConfig> quantization;  // of a published quantised checkpoint, else null
+
+  LayerKind layer(int64_t i) const { return layers.empty() ? LayerKind{} : layers[static_cast<size_t>(i)]; }
+  int64_t q_size() const { return num_heads * head_dim; }
+  int64_t output_dim() const { return latent ? latent->value_dim : head_dim; }  // of a head, for o_proj
+  int64_t kv_size() const { return num_kv_heads * head_dim; }
+  int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
+};
+
+// Names what this model needs beyond the layers of Llama, Mistral, Qwen2 and Qwen3, for an implementation
+// that has only those: "a mixture of experts"; empty if nothing.
+std::string beyond_plain_layers(const ModelConfig& config);
+
+// Errors name the file, the key and what to do about it.
+Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory);
+
+}  // namespace outrider

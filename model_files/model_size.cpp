@@ -1,0 +1,73 @@
+#include "model_files/model_size.h"
+
+#include "model_files/family.h"
+
+namespace outrider {
+namespace {
+
+int64_t latent_parameters(const ModelConfig& config) {
+  const LatentConfig& c = *config.latent;
+  const int64_t heads = config.num_heads, hidden = config.hidden_size;
+  const int64_t queries = c.q_rank > 0 ? hidden * c.q_rank + c.q_rank + c.q_rank * heads * c.query_dim()
+                                       : hidden * heads * c.query_dim();
+  return queries + hidden * (c.kv_rank + c.rope_dim) + c.kv_rank +
+         c.kv_rank * heads * (c.nope_dim + c.value_dim) + heads * c.value_dim * hidden;
+}
+
+int64_t attention_parameters(const ModelConfig& c) {
+  if (c.latent) return latent_parameters(c);
+  const int64_t qkv = c.q_size() + 2 * c.kv_size();
+  int64_t count = qkv * c.hidden_size + c.q_size() * c.hidden_size;
+  if (c.qkv_bias) count += qkv;
+  if (c.o_bias) count += c.hidden_size;
+  if (c.attention_sinks) count += c.num_heads;
+  if (c.qk_norm == QkNorm::kHead) count += 2 * c.head_dim;
+  if (c.qk_norm == QkNorm::kWhole) count += c.q_size() + c.kv_size();
+  return count;
+}
+
+int64_t mlp_parameters(const ModelConfig& c, int64_t size, bool biases) {
+  return 3 * c.hidden_size * size + (biases ? 2 * size + c.hidden_size : 0);
+}
+
+}  // namespace
+
+ModelSize size_of_layer(const ModelConfig& c, bool has_experts) {
+  const int64_t norms = c.norm_place == NormPlace::kAround ? 4 : 2;
+  ModelSize size{.parameters = norms * c.hidden_size + attention_parameters(c),
+                 .kv_numbers = c.latent ? c.head_dim : 2 * c.kv_size(),
+                 .shares_kv = c.latent.has_value()};
+  if (!has_experts) {
+    size.parameters += mlp_parameters(c, c.intermediate_size, c.mlp_bias);
+    return size;
+  }
+  const ExpertConfig& e = *c.experts;
+  size.experts = e.count;
+  size.chosen = e.chosen;
+  size.of_experts = e.count * mlp_parameters(c, e.intermediate_size, e.biases);
+  const int64_t router = c.hidden_size + (e.biases ? 1 : 0) + (e.corrected ? 1 : 0);
+  size.parameters += size.of_experts + e.count * router;
+  if (e.shared_intermediate_size > 0) {
+    const ExpertNames* const names = traits_of(c.family).experts;
+    size.parameters += mlp_parameters(c, e.shared_intermediate_size, false);
+    if (names && names->shared_is_gated) size.parameters += c.hidden_size;
+  }
+  return size;
+}
+
+ModelSize size_of(const ModelConfig& c) {
+  ModelSize size{.parameters = (c.tie_word_embeddings ? 1 : 2) * c.vocab_size * c.hidden_size + c.hidden_size,
+                 .shares_kv = c.latent.has_value()};
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const ModelSize layer = size_of_layer(c, c.layer(i).has_experts);
+    size.parameters += layer.parameters;
+    size.of_experts += layer.of_experts;
+    size.kv_numbers += layer.kv_numbers;
+    if (layer.experts == 0) continue;
+    size.experts = layer.experts;
+    size.chosen = layer.chosen;
+  }
+  return size;
+}
+
+}  // namespace outrider

@@ -1,0 +1,44 @@
+#include "model_files/shard_plan.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kMlpUnit = 32;  // columns of the intermediate activations in one unit of a leaf
+
+// Where each leaf of this rank ends, relative to the rank's first column.
+template <class ColumnOfUnit>
+std::vector<int64_t> ends_of_leaves(int64_t units, Shard shard, ColumnOfUnit column) {
+  const IndexRange leaves = shard_leaves(shard);
+  const int64_t first = column(leaf_units(units, static_cast<int>(leaves.begin)).begin);
+  std::vector<int64_t> ends;
+  for (int64_t leaf = leaves.begin; leaf < leaves.end; ++leaf)
+    ends.push_back(column(leaf_units(units, static_cast<int>(leaf)).end) - first);
+  return ends;
+}
+
+}  // namespace
+
+MlpCut::MlpCut(int64_t intermediate_size, Shard shard) {
+  const int64_t units = (intermediate_size + kMlpUnit - 1) / kMlpUnit;
+  const auto column = [&](int64_t unit) { return std::min(unit * kMlpUnit, intermediate_size); };
+  const IndexRange own = shard_units(units, shard);
+  columns = {column(own.begin), column(own.end)};
+  leaf_ends = ends_of_leaves(units, shard, column);
+}
+
+ShardPlan::ShardPlan(const ModelConfig& config, Shard s)
+    : shard(s),
+      query_heads(shard_units(config.num_heads, s)),
+      kv_heads(kv_heads_of(query_heads, config.num_heads, config.num_kv_heads)),
+      vocab(vocab_range(config.vocab_size, s)) {
+  MlpCut mlp(config.intermediate_size, s);
+  mlp_columns = mlp.columns;
+  mlp_leaf_ends = std::move(mlp.leaf_ends);
+  attention_leaf_ends =
+      ends_of_leaves(config.num_heads, s, [&](int64_t head) { return head * config.output_dim(); });
+  kv_leaf_ends = ends_of_leaves(config.num_kv_heads, s, [&](int64_t head) { return head * config.head_dim; });
+}
+
+}  // namespace outrider

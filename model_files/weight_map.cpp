@@ -1,0 +1,235 @@
+#include "model_files/weight_map.h"
+
+#include <fmt/format.h>
+
+#include "model_files/family.h"
+#include "model_files/mlp_map.h"
+#include "model_files/quantization_config.h"
+#include "model_files/tensor_parts.h"
+
+namespace outrider {
+namespace {
+
+class Mapper {
+ public:
+  Mapper(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan)
+      : config_(config), plan_(plan), whole_(config, {}), parts_(files, config, plan), mlps_(parts_) {}
+
+  Result<WeightMap> map() const;
+  Result<LayerSources> layer(const std::string& prefix, bool has_experts) const;
+
+ private:
+  Status map_attention(const std::string& prefix, LayerSources& to) const;
+  Status map_projections(const std::string& prefix, LayerSources& to) const;
+  Result<LatentSources> latent(const std::string& prefix) const;
+  Status map_norms(const std::string& prefix, LayerSources& to) const;
+
+  const ModelConfig& config_;
+  const ShardPlan& plan_;
+  const ShardPlan whole_;  // of one rank
+  const TensorParts parts_;
+  const MlpMapper mlps_;
+  const FamilyTraits& traits_ = traits_of(config_.family);
+};
+
+// Updates the properties of the whole map from one matrix.
+void add_facts(const MatrixSource& source, WeightMap& map) {
+  for (const TensorPart& part : source.parts) {
+    const bool is_codes = part.scales || part.coded;
+    map.has_codes |= is_codes;
+    map.all_bf16 &= is_codes || part.tensor->dtype == Dtype::kBF16;
+  }
+}
+
+void add_facts(WeightMap& map) {
+  map.all_bf16 = true;
+  add_facts(map.head, map);
+  if (map.embedding) add_facts(*map.embedding, map);
+  for (const LayerSources& l : map.layers)
+    for (const MatrixSource* source : l.matrices()) add_facts(*source, map);
+}
+
+Status Mapper::map_projections(const std::string& prefix, LayerSources& to) const {
+  const int64_t d = config_.head_dim, q_size = config_.q_size(), kv_size = config_.kv_size();
+  const IndexRange q{plan_.query_heads.begin * d, plan_.query_heads.end * d};
+  const IndexRange kv{plan_.kv_heads.begin * d, plan_.kv_heads.end * d};
+  struct Projection {
+    const char* name;
+    int64_t size, offset;  // of the fused one
+    IndexRange rows;
+  };
+  for (const Projection& p : {Projection{"q_proj", q_size, 0, q}, Projection{"k_proj", kv_size, q_size, kv},
+                              Projection{"v_proj", kv_size, q_size + kv_size, kv}}) {
+    ASSIGN_OR_RETURN(TensorPart part,
+                     traits_.fused_projections
+                         ? parts_.stacked(prefix + "qkv_proj.weight", q_size + 2 * kv_size, p.offset, p.rows)
+                         : parts_.stacked(prefix + p.name + ".weight", p.size, 0, p.rows));
+    to.qkv.parts.push_back(part);
+    if (!config_.qkv_bias) continue;
+    ASSIGN_OR_RETURN(TensorPart bias, parts_.vector(prefix + p.name + ".bias", p.size, p.rows));
+    to.qkv_bias.push_back(bias);
+  }
+  return {};
+}
+
+// Rows of kv_b_proj are, head by head, those that make keys and those that make values. The former are read
+// as the columns that they are to a query.
+Result<LatentSources> Mapper::latent(const std::string& prefix) const {
+  const LatentConfig& c = *config_.latent;
+  const int64_t hidden = config_.hidden_size, heads = config_.num_heads, each = c.nope_dim + c.value_dim;
+  const IndexRange all{0, hidden}, own = plan_.query_heads;
+  LatentSources to;
+  if (c.q_rank > 0) {
+    ASSIGN_OR_RETURN(TensorPart q_a,
+                     parts_.matrix(prefix + "q_a_proj.weight", {c.q_rank, hidden}, {0, c.q_rank}, all));
+    to.q_a = {{q_a}, {}};
+    ASSIGN_OR_RETURN(TensorPart norm,
+                     parts_.vector(prefix + "q_a_layernorm.weight", c.q_rank, {0, c.q_rank}));
+    to.q_norm = {norm};
+  }
+  const int64_t inputs = c.q_rank > 0 ? c.q_rank : hidden;
+  ASSIGN_OR_RETURN(TensorPart q,
+                   parts_.matrix(prefix + (c.q_rank > 0 ? "q_b_proj.weight" : "q_proj.weight"),
+                                 {heads * c.query_dim(), inputs},
+                                 {own.begin * c.query_dim(), own.end * c.query_dim()}, {0, inputs}));
+  to.q = {{q}, {}};
+  const int64_t width = c.kv_rank + c.rope_dim;
+  ASSIGN_OR_RETURN(TensorPart kv_a,
+                   parts_.matrix(prefix + "kv_a_proj_with_mqa.weight", {width, hidden}, {0, width}, all));
+  to.kv_a = {{kv_a}, {}};
+  ASSIGN_OR_RETURN(TensorPart norm,
+                   parts_.vector(prefix + "kv_a_layernorm.weight", c.kv_rank, {0, c.kv_rank}));
+  to.kv_norm = {norm};
+  if (parts_.files().find(prefix + "k_b_proj.0.weight")) {  // GGUF has both halves, and keys as columns
+    for (int64_t h = own.begin; h < own.end; ++h) {
+      ASSIGN_OR_RETURN(TensorPart key,
+                       parts_.matrix(fmt::format("{}k_b_proj.{}.weight", prefix, h), {c.kv_rank, c.nope_dim},
+                                     {0, c.kv_rank}, {0, c.nope_dim}));
+      ASSIGN_OR_RETURN(TensorPart value,
+                       parts_.matrix(fmt::format("{}v_b_proj.{}.weight", prefix, h), {c.value_dim, c.kv_rank},
+                                     {0, c.value_dim}, {0, c.kv_rank}));
+      to.key_up.push_back({{key}, {}});
+      to.value_up.push_back({{value}, {}});
+    }
+    return to;
+  }
+  ASSIGN_OR_RETURN(const TensorPart up, parts_.matrix(prefix + "kv_b_proj.weight", {heads * each, c.kv_rank},
+                                                      {0, heads * each}, {0, c.kv_rank}));
+  if (up.scales) return unsupported(up.tensor->name + " is quantised by outrider; use the original model");
+  for (int64_t h = own.begin; h < own.end; ++h) {
+    TensorPart key = up, value = up;
+    key.rows = {0, c.kv_rank};
+    key.columns = {0, c.nope_dim};
+    key.apart = ElementsApart{.first = h * each * c.kv_rank, .row = 1, .column = c.kv_rank};
+    value.rows = {h * each + c.nope_dim, (h + 1) * each};
+    to.key_up.push_back({{key}, {}});
+    to.value_up.push_back({{value}, {}});
+  }
+  return to;
+}
+
+Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const {
+  const int64_t d = config_.head_dim, hidden = config_.hidden_size, out = config_.output_dim();
+  const IndexRange q{plan_.query_heads.begin * d, plan_.query_heads.end * d};
+  const IndexRange kv{plan_.kv_heads.begin * d, plan_.kv_heads.end * d};
+  const IndexRange all{0, hidden};
+  if (config_.latent) {
+    ASSIGN_OR_RETURN(to.latent, latent(prefix));
+  } else {
+    RETURN_IF_ERROR(map_projections(prefix, to));
+  }
+  ASSIGN_OR_RETURN(TensorPart o_part,
+                   parts_.matrix(prefix + "o_proj.weight", {hidden, config_.num_heads * out}, all,
+                                 {plan_.query_heads.begin * out, plan_.query_heads.end * out},
+                                 whole_.attention_leaf_ends));
+  to.o = {{o_part}, plan_.attention_leaf_ends};
+  if (config_.o_bias) {
+    ASSIGN_OR_RETURN(TensorPart bias, parts_.vector(prefix + "o_proj.bias", hidden, all));
+    to.o_bias = {bias};
+  }
+  if (config_.attention_sinks) {
+    ASSIGN_OR_RETURN(TensorPart sinks, parts_.vector(prefix + "sinks", config_.num_heads, plan_.query_heads));
+    to.sinks = {sinks};
+  }
+  if (config_.qk_norm != QkNorm::kNone) {
+    const bool whole = config_.qk_norm == QkNorm::kWhole;
+    ASSIGN_OR_RETURN(TensorPart q_norm, parts_.vector(prefix + "q_norm.weight", whole ? config_.q_size() : d,
+                                                      whole ? q : IndexRange{0, d}));
+    ASSIGN_OR_RETURN(TensorPart k_norm, parts_.vector(prefix + "k_norm.weight", whole ? config_.kv_size() : d,
+                                                      whole ? kv : IndexRange{0, d}));
+    to.q_norm = {q_norm};
+    to.k_norm = {k_norm};
+  }
+  return {};
+}
+
+Status Mapper::map_norms(const std::string& prefix, LayerSources& to) const {
+  const bool before = config_.norm_place != NormPlace::kAfter,
+             after = config_.norm_place != NormPlace::kBefore;
+  const auto add = [&](const char* name, VectorSource& norm) -> Status {
+    ASSIGN_OR_RETURN(TensorPart part,
+                     parts_.vector(prefix + name + ".weight", config_.hidden_size, {0, config_.hidden_size}));
+    norm = {part};
+    return {};
+  };
+  if (before) RETURN_IF_ERROR(add("input_layernorm", to.attention_norm));
+  if (before)
+    RETURN_IF_ERROR(add(after ? "pre_feedforward_layernorm" : "post_attention_layernorm", to.mlp_norm));
+  if (after) RETURN_IF_ERROR(add("post_attention_layernorm", to.attention_out_norm));
+  if (after) RETURN_IF_ERROR(add("post_feedforward_layernorm", to.mlp_out_norm));
+  return {};
+}
+
+Result<LayerSources> Mapper::layer(const std::string& prefix, bool has_experts) const {
+  LayerSources to;
+  RETURN_IF_ERROR(map_norms(prefix, to));
+  RETURN_IF_ERROR(map_attention(prefix + "self_attn.", to));
+  if (has_experts) {
+    ASSIGN_OR_RETURN(to.mlp, mlps_.mixture(prefix));
+  } else {
+    ASSIGN_OR_RETURN(to.mlp, mlps_.dense_mlp(prefix + "mlp."));
+  }
+  return to;
+}
+
+Result<WeightMap> Mapper::map() const {
+  const int64_t hidden = config_.hidden_size;
+  const std::vector<int64_t> table{config_.vocab_size, hidden};
+  const IndexRange all{0, hidden};
+  WeightMap map;
+  ASSIGN_OR_RETURN(TensorPart embedding, parts_.matrix("model.embed_tokens.weight", table, plan_.vocab, all));
+  if (config_.tie_word_embeddings) {
+    map.head = {{embedding}, {}};
+  } else {
+    map.embedding = MatrixSource{{embedding}, {}};
+    ASSIGN_OR_RETURN(TensorPart head, parts_.matrix("lm_head.weight", table, plan_.vocab, all));
+    map.head = {{head}, {}};
+  }
+  for (int64_t i = 0; i < config_.num_layers; ++i) {
+    ASSIGN_OR_RETURN(LayerSources sources,
+                     layer(fmt::format("model.layers.{}.", i), config_.layer(i).has_experts));
+    map.layers.push_back(std::move(sources));
+  }
+  ASSIGN_OR_RETURN(TensorPart final_norm, parts_.vector("model.norm.weight", hidden, all));
+  map.final_norm = {final_norm};
+  add_facts(map);
+  if (config_.quantization && !map.has_codes)
+    return invalid_argument(fmt::format(
+        "config.json: \"quantization_config\" names {}, but no matrix of the model is stored so; if the "
+        "weights are bf16, fp16 or fp32, remove it",
+        config_.quantization->name()));
+  return map;
+}
+
+}  // namespace
+
+Result<WeightMap> map_weights(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan) {
+  return Mapper(files, config, plan).map();
+}
+
+Result<LayerSources> map_layer(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+                               const std::string& prefix, bool has_experts) {
+  return Mapper(files, config, plan).layer(prefix, has_experts);
+}
+
+}  // namespace outrider

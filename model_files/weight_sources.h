@@ -1,0 +1,111 @@
+// Sources of the weights of one tp_rank: tensors of a model directory, and parts of tensors. Plain values
+// that view files, which stay mapped.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "model_files/coded_matrix.h"
+#include "model_files/safetensors.h"
+#include "model_files/shard_plan.h"
+
+namespace outrider {
+
+// A matrix within a larger tensor: element (row, column) is its element number at(row, column).
+struct ElementsApart {
+  int64_t first = 0, row = 0, column = 0;
+  int64_t at(int64_t r, int64_t c) const { return first + r * row + c * column; }
+};
+
+// Rows and columns of a stored matrix. Vectors have one row.
+struct TensorPart {
+  const TensorInfo* tensor = nullptr;
+  IndexRange rows;
+  IndexRange columns;
+  const TensorInfo* scales = nullptr;        // of a matrix of codes (stored_codes.h)
+  int64_t first_group = 0;                   // of `columns` among its scales
+  std::shared_ptr<const CodedMatrix> coded;  // of a published checkpoint; `tensor` holds its codes
+  std::optional<ElementsApart> apart;        // of numbers that do not lie row by row
+  int64_t bytes(int64_t row_count) const;    // that `row_count` rows take in the file, without scales
+};
+
+// Stored matrices stacked into one [n, k].
+struct MatrixSource {
+  std::vector<TensorPart> parts;
+  std::vector<int64_t> leaf_ends;  // along k, where tensor parallelism cuts this contraction; else empty
+  int64_t n() const;
+  int64_t k() const { return parts.empty() ? 0 : parts.front().columns.size(); }
+  int64_t bytes() const;
+};
+
+// Stored vectors one after the other; empty if the model has none.
+using VectorSource = std::vector<TensorPart>;
+std::vector<float> read_vector(const VectorSource& source);
+
+struct MlpSources {
+  MatrixSource gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups
+  VectorSource gate_up_bias;
+  MatrixSource down;  // [hidden, columns of this rank]
+  VectorSource down_bias;
+};
+
+// A mixture: each expert is an MLP, cut over the ranks like any.
+struct ExpertSources {
+  MatrixSource router;  // [experts, hidden], whole on every rank
+  VectorSource router_bias;
+  VectorSource correction;  // [experts], where choices are corrected
+  std::vector<MlpSources> experts;
+  std::optional<MlpSources> shared;
+  VectorSource shared_gate;  // [hidden]; of the shared MLP
+};
+
+// Sources of latent attention (MLA). key_up and value_up have one matrix for each head of this rank: key_up
+// takes a query to the latent, value_up takes a latent to the value.
+struct LatentSources {
+  MatrixSource q_a;                    // [q_rank, hidden], or no parts
+  VectorSource q_norm;                 // [q_rank]
+  MatrixSource q;                      // [query_dim of this rank's heads, q_rank or hidden]
+  MatrixSource kv_a;                   // [kv_rank + rope_dim, hidden]
+  VectorSource kv_norm;                // [kv_rank]
+  std::vector<MatrixSource> key_up;    // [kv_rank, nope_dim]
+  std::vector<MatrixSource> value_up;  // [value_dim, kv_rank]
+};
+
+struct LayerSources {
+  VectorSource attention_norm, mlp_norm;          // [hidden]; empty where the family has none
+  VectorSource attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
+  VectorSource q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
+  MatrixSource qkv;  // [q + k + v of this rank, hidden]; no parts with latent attention
+  std::optional<LatentSources> latent;
+  VectorSource qkv_bias;
+  VectorSource sinks;  // [query heads of this rank]
+  MatrixSource o;      // [hidden, heads of this rank * output_dim]
+  VectorSource o_bias;
+  std::variant<MlpSources, ExpertSources> mlp;
+
+  const MlpSources& dense() const { return std::get<MlpSources>(mlp); }
+  const ExpertSources* mixture() const { return std::get_if<ExpertSources>(&mlp); }
+  // All but the router, which is never quantised: those of attention, then those of the MLP or of every
+  // expert.
+  std::vector<const MatrixSource*> attention_matrices() const;
+  std::vector<const MatrixSource*> matrices() const;
+};
+
+struct WeightMap {
+  bool all_bf16 = false;   // every matrix of numbers: then nothing need be rounded that they did not round
+  bool has_codes = false;  // some matrix is stored quantised, in our format or a published one
+  MatrixSource head;       // [vocabulary rows of this rank, hidden]
+  std::optional<MatrixSource> embedding;  // the same rows of the embedding; none when tied
+  VectorSource final_norm;
+  std::vector<LayerSources> layers;
+
+  int64_t matrix_bytes() const;
+};
+
+// Element `index` of a tensor that is_weight_dtype.
+float tensor_element(const TensorInfo& tensor, int64_t index);
+
+}  // namespace outrider

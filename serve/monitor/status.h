@@ -1,0 +1,28 @@
+// The page at /, and its numbers, for people who watch a server live.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "serve/engine/engine.h"
+#include "serve/monitor/response_counts.h"
+
+namespace outrider {
+
+// The state's name, for people and programs.
+const char* state_name(EngineState state);
+
+struct StatusContext {
+  std::string model, policy;
+  int64_t max_num_seqs = 0, max_queued_requests = 0;
+  double uptime_s = 0;
+  const ResponseCounts& responses;
+};
+
+nlohmann::json status_json(const EngineNumbers& numbers, const EngineStatus& engine,
+                           const StatusContext& context);
+// serve/monitor/status_page.html.
+std::string_view status_page();
+
+}  // namespace outrider

@@ -1,0 +1,727 @@
+// Published quantized checkpoints (tests/goldens/formats): dequantized values and logits against those of the
+// packages and formulas that made them, the same bits for every batching and rank count, and errors for
+// invalid files.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/quant_scheme.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "model/weights.h"
+#include "model_files/gguf_model.h"
+#include "model_files/unused_tensors.h"
+#include "model_files/weight_map.h"
+#include "tests/model/model_suite.h"
+#include "tests/model/tensors_to_change.h"
+#include "tests/support/temporary_directory.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::logits_in_chunks;
+using testing::random_ids;
+using testing::same_bits;
+using testing::TensorsToChange;
+
+fs::path format_model(const std::string& name) { return source_dir() / "tests/goldens/formats" / name; }
+
+const std::vector<std::string> kFormats{
+    "gptq-4bit",        "gptq-4bit-act-order", "gptq-8bit",        "awq",
+    "compressed-4bit",  "compressed-int8",     "compressed-fp8",   "fp8-blocks",
+    "gguf-llama-mixed", "gguf-qwen3-q8",       "gguf-qwen2-halves"};
+
+struct Opened {
+  explicit Opened(const fs::path& directory)
+      : config(read_model_config(directory).value()),
+        files(TensorFiles::open(directory).value()),
+        map(map_weights(files, config, ShardPlan(config, {})).value()) {}
+  // Every matrix that is stored as codes, by its name in a model that is not quantised.
+  std::map<std::string, TensorPart> coded() const {
+    std::map<std::string, TensorPart> out;
+    const auto add = [&](const MatrixSource& source) {
+      for (const TensorPart& part : source.parts)
+        if (part.coded) out[part.tensor->name.substr(0, part.tensor->name.rfind('.')) + ".weight"] = part;
+    };
+    if (map.embedding) add(*map.embedding);
+    add(map.head);
+    for (size_t i = 0; i < map.layers.size(); ++i)
+      for (const MatrixSource* source : map.layers[i].matrices()) add(*source);
+    return out;
+  }
+  // Whether bf16 matrices lie beside the codes, which round what they multiply.
+  bool rounds() const {
+    if (!map.all_bf16) return false;
+    for (const std::string_view name : files.names())
+      if (files.find(name)->shape.size() == 2 && files.find(name)->dtype == Dtype::kBF16) return true;
+    return false;
+  }
+  ModelConfig config;
+  TensorFiles files;
+  WeightMap map;
+};
+
+std::vector<float> floats_of(const TensorInfo& tensor) {
+  std::vector<float> values(tensor.data.size() / sizeof(float));
+  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  return values;
+}
+
+class PublishedFormat : public ::testing::TestWithParam<std::string> {
+ protected:
+  bool is_gguf() const { return GetParam().starts_with("gguf-"); }
+  fs::path directory() const { return format_model(GetParam()); }
+  fs::path path() const { return is_gguf() ? directory() / "model.gguf" : directory(); }
+  SafetensorsFile golden() const { return SafetensorsFile::open(directory() / "golden.safetensors").value(); }
+};
+
+// As the program asks before it loads a model.
+TEST_P(PublishedFormat, HasNoTensorThatIsNotRead) {
+  const Opened model(path());
+  const auto unused = unused_tensors(model.files, model.config);
+  ASSERT_TRUE(unused.ok()) << unused.status().message();
+  EXPECT_TRUE(unused->empty()) << unused->front();
+}
+
+TEST_P(PublishedFormat, DequantisedRowsAreThoseOfItsPackage) {
+  const Opened model(path());
+  const auto coded = model.coded();
+  const SafetensorsFile goldens = golden();
+  int checked = 0;
+  for (const TensorInfo& tensor : goldens.tensors()) {
+    if (!tensor.name.starts_with("rows.")) continue;
+    const TensorPart& part = coded.at(tensor.name.substr(5));
+    const std::vector<float> expected = floats_of(tensor);
+    const int64_t k = part.coded->k(), n = part.coded->n();
+    std::vector<float> row(static_cast<size_t>(k));
+    for (int64_t i = 0; i < 8; ++i) {
+      part.coded->read_weights(i < 4 ? i : n - 8 + i, 0, row);
+      EXPECT_EQ(row, std::vector<float>(expected.begin() + i * k, expected.begin() + (i + 1) * k))
+          << tensor.name << " row " << i;
+    }
+    ++checked;
+  }
+  EXPECT_GE(checked, GetParam() == "gguf-qwen2-halves" ? 0 : 6);
+}
+
+// Error from the format of the inputs, as a share of the logits of a tiny random model.
+constexpr std::pair<ActivationFormat, double> kActivations[]{{ActivationFormat::kBFloat16, 0.02},
+                                                             {ActivationFormat::kInt8, 0.06}};
+
+TEST_P(PublishedFormat, LogitsAreThoseOfTheDequantisedModel) {
+  auto single = make_single_collectives();
+  const SafetensorsFile goldens = golden();
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    for (const auto& [activations, lost] : kActivations) {
+      auto model = testing::load_or_die(
+          path(),
+          {.threads = 2, .bytes_per_thread = 1, .kv = ModelOptions::Kv::kFloat32, .activations = activations},
+          *single);
+      for (int i = 0; i < 3; ++i) {
+        const TensorInfo* ids = goldens.find("input_ids." + std::to_string(i));
+        std::vector<int32_t> raw(ids->data.size() / 4);
+        std::memcpy(raw.data(), ids->data.data(), ids->data.size());
+        const auto expected = floats_of(*goldens.find("logits." + std::to_string(i)));
+        const auto got = logits_in_chunks(*model, std::vector<TokenId>(raw.begin(), raw.end()), 64);
+        ASSERT_EQ(got.size(), expected.size());
+        if (!Opened(path()).coded().empty()) {
+          EXPECT_LT(testing::relative_difference(got, expected), lost) << isa;
+          continue;
+        }
+        float worst = 0;
+        for (size_t j = 0; j < got.size(); ++j) worst = std::max(worst, std::abs(got[j] - expected[j]));
+        EXPECT_LT(worst, Opened(path()).rounds() ? 0.3f : 5e-4f) << isa;
+      }
+    }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+TEST_P(PublishedFormat, BitsDependOnNoBatchNoChunkAndNoRanks) {
+  auto single = make_single_collectives();
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    auto model = testing::load_or_die(path(), {.threads = 2, .bytes_per_thread = 1}, *single);
+    const auto ids = random_ids(40, model->config().vocab_size, 7);
+    const auto reference = logits_in_chunks(*model, ids, 1);
+    for (size_t chunk : {2u, 5u, 9u, 17u, 40u})
+      EXPECT_TRUE(same_bits(reference, logits_in_chunks(*model, ids, chunk))) << isa << " chunk " << chunk;
+    for (int tp_size : {1, 2, 4, 8})
+      EXPECT_TRUE(same_bits(reference, testing::logits_of_group(path().string(), tp_size, ids, 7)))
+          << isa << " ranks " << tp_size;
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// bf16 matrices beside the codes become fp32 ones.
+void widen(std::map<std::string, TensorsToChange::Tensor>& tensors) {
+  for (auto& [name, t] : tensors) {
+    if (t.dtype != "BF16" || t.shape.size() != 2 || name.ends_with("scale")) continue;
+    std::string wide;
+    for (size_t i = 0; i < t.bytes.size(); i += 2) wide += std::string(2, '\0') + t.bytes.substr(i, 2);
+    t = {"F32", t.shape, wide};
+  }
+}
+
+// The same model with fp32 numbers in every tensor, as a directory of safetensors.
+void write_numbers(const fs::path& model, const fs::path& to) {
+  const Opened opened(model);
+  const auto coded = opened.coded();
+  std::map<std::string, TensorsToChange::Tensor> tensors;
+  std::set<const TensorInfo*> of_codes;
+  const auto add = [&](const std::string& name, const TensorPart& part, int64_t n, int64_t k) {
+    std::string bytes;
+    std::vector<float> row(static_cast<size_t>(k));
+    for (int64_t i = 0; i < n; ++i) {
+      read_floats(source_row(part, i), 0, row);
+      bytes.append(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float));
+    }
+    tensors[name] = {"F32", {n, k}, bytes};
+  };
+  for (const auto& [name, part] : coded) {
+    add(name,
+        {.tensor = part.tensor,
+         .rows = {0, part.coded->n()},
+         .columns = {0, part.coded->k()},
+         .coded = part.coded},
+        part.coded->n(), part.coded->k());
+    of_codes.insert(part.coded->tensors().begin(), part.coded->tensors().end());
+  }
+  for (const std::string_view name : opened.files.names()) {
+    const TensorInfo& tensor = *opened.files.find(name);
+    if (of_codes.contains(&tensor) || name.ends_with(".weight_shape")) continue;
+    const bool is_vector = tensor.shape.size() == 1;
+    if (!is_vector) {
+      add(std::string(name),
+          {.tensor = &tensor, .rows = {0, tensor.shape[0]}, .columns = {0, tensor.shape[1]}}, tensor.shape[0],
+          tensor.shape[1]);
+      continue;
+    }
+    const auto values = read_vector({{.tensor = &tensor, .rows = {0, 1}, .columns = {0, tensor.shape[0]}}});
+    tensors[std::string(name)] = {
+        "F32", tensor.shape,
+        std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))};
+  }
+  TensorsToChange::write_tensors(tensors, to / "model.safetensors");
+  json config;
+  if (is_gguf_path(model)) {
+    const MappedFile file = MappedFile::open(model).value();
+    config = gguf_config(parse_gguf(file.bytes(), "m").value(), "m").value();
+  } else {
+    config = json::parse(std::ifstream(model / "config.json"));
+    config.erase("quantization_config");
+  }
+  std::ofstream(to / "config.json") << config.dump();
+}
+
+// Codes mean their numbers exactly: only the rounding of inputs to bf16 is between a model of codes and one
+// of fp32 numbers.
+TEST_P(PublishedFormat, RoundingInputsIsAllThatSetsItApartFromItsNumbersInFp32) {
+  const TemporaryDirectory temporary;
+  fs::path codes = path();
+  const fs::path plain = temporary / "plain";
+  fs::create_directory(plain);
+  write_numbers(path(), plain);
+  if (Opened(path()).rounds()) {
+    codes = temporary.copy(path(), "codes");
+    TensorsToChange file(path() / "model.safetensors");
+    widen(file.tensors);
+    fs::remove(codes / "model.safetensors");
+    file.write(codes / "model.safetensors");
+  }
+  auto single = make_single_collectives();
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    const ModelOptions options{.threads = 2,
+                               .bytes_per_thread = 1,
+                               .kv = ModelOptions::Kv::kFloat32,
+                               .activations = ActivationFormat::kBFloat16};
+    auto packed = testing::load_or_die(codes, options, *single);
+    auto numbers = testing::load_or_die(plain, options, *single);
+    const auto ids = random_ids(40, packed->config().vocab_size, 3);
+    const auto got = logits_in_chunks(*packed, ids, 7), exact = logits_in_chunks(*numbers, ids, 7);
+    if (Opened(path()).coded().empty()) {
+      EXPECT_TRUE(same_bits(got, exact)) << isa;
+    } else {
+      EXPECT_LT(testing::relative_difference(got, exact), 0.02) << isa;
+      EXPECT_LT(packed->weight_bytes(), numbers->weight_bytes());
+    }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+TEST_P(PublishedFormat, OtherFormatsAreMadeOfItsNumbers) {
+  auto single = make_single_collectives();
+  auto exact = testing::load_or_die(path(), {}, *single);
+  const auto ids = random_ids(30, exact->config().vocab_size, 7);
+  const auto truth = logits_in_chunks(*exact, ids, 30);
+  for (const auto& [format, off] : {std::pair{WeightFormat::kBFloat16, 0.05}, {WeightFormat::kInt8, 0.1}}) {
+    auto model = testing::load_or_die(path(), {.weight_format = format}, *single);
+    EXPECT_LT(testing::relative_difference(logits_in_chunks(*model, ids, 30), truth), off);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PublishedFormat, ::testing::ValuesIn(kFormats), [](const auto& instance) {
+  std::string name = instance.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+// A copy of a golden model, of whose tensors and configuration something was changed.
+template <class Change>
+fs::path changed_model(const TemporaryDirectory& directory, const std::string& name, const Change& change) {
+  const fs::path path = directory.copy(format_model(name), name);
+  TensorsToChange file(path / "model.safetensors");
+  json config = json::parse(std::ifstream(path / "config.json"));
+  change(file.tensors, config);
+  fs::remove(path / "model.safetensors");
+  fs::remove(path / "config.json");
+  file.write(path / "model.safetensors");
+  std::ofstream(path / "config.json") << config.dump();
+  return path;
+}
+
+// The message of loading such a copy.
+template <class Change>
+std::string refusal(const std::string& name, const Change& change) {
+  const TemporaryDirectory directory;
+  const fs::path path = changed_model(directory, name, change);
+  const auto single = make_single_collectives();
+  const auto model = Model::load(path, {}, *single);
+  return model.ok() ? "" : model.status().message();
+}
+
+using Tensors = std::map<std::string, TensorsToChange::Tensor>;
+
+void expect_names(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << part << " | " << message;
+}
+
+TEST(PublishedFormatErrors, NothingChangedIsNoError) {
+  EXPECT_EQ(refusal("gptq-4bit", [](Tensors&, json&) {}), "");
+}
+
+TEST(PublishedFormatErrors, MissingAndWrongTensorsAreNamedWithTheirFile) {
+  const std::string q = "model.layers.1.self_attn.q_proj";
+  const auto without = [&](const std::string& format, const std::string& tensor) {
+    const std::string message = refusal(format, [&](Tensors& t, json&) { ASSERT_EQ(t.erase(tensor), 1u); });
+    expect_names(message, {format, tensor});
+  };
+  without("gptq-4bit", q + ".scales");
+  without("gptq-4bit", q + ".qzeros");
+  without("awq", q + ".qzeros");
+  without("compressed-4bit", q + ".weight_scale");
+  without("compressed-4bit", q + ".weight_zero_point");
+  without("fp8-blocks", q + ".weight_scale_inv");
+  expect_names(refusal("gptq-4bit",
+                       [&](Tensors& t, json&) {
+                         t[q + ".scales"].shape = {1, 128};
+                       }),
+               {"model.safetensors", q + ".scales", "[1, 128]", "[2, 64]"});
+  expect_names(refusal("gptq-4bit", [&](Tensors& t, json&) { t[q + ".qweight"].dtype = "F32"; }),
+               {"model.safetensors", q + ".qweight", "F32", "I32"});
+  expect_names(refusal("gptq-4bit-act-order", [&](Tensors& t, json&) { t[q + ".g_idx"].bytes[0] = 9; }),
+               {"model.safetensors", q + ".g_idx", "group 9", "there are 2"});
+  expect_names(refusal("compressed-4bit", [&](Tensors& t, json&) { t[q + ".weight_shape"].bytes[0] = 9; }),
+               {"model.safetensors", q + ".weight_shape", "[9, 64]", "[64, 64]"});
+}
+
+// The same MLP as each of eight experts: what a token gets is the MLP's, whichever it chooses.
+constexpr int64_t kSameExperts = 8;
+void make_mixture(Tensors& tensors, json& config) {
+  config.update({{"architectures", {"MixtralForCausalLM"}},
+                 {"model_type", "mixtral"},
+                 {"num_local_experts", kSameExperts},
+                 {"num_experts_per_tok", 2}});
+  Tensors out;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t mlp = name.find("mlp.");
+    if (mlp == name.npos) {
+      out[name] = tensor;
+      continue;
+    }
+    const size_t behind = name.find('.', mlp + 4);
+    const std::string projection = name.substr(mlp + 4, behind - mlp - 4);
+    const char* expert_name = projection == "gate_proj" ? "w1" : projection == "up_proj" ? "w3" : "w2";
+    for (int64_t e = 0; e < kSameExperts; ++e)
+      out[fmt::format("{}block_sparse_moe.experts.{}.{}{}", name.substr(0, mlp), e, expert_name,
+                      name.substr(behind))] = tensor;
+    std::vector<float> router;
+    for (int64_t i = 0; i < kSameExperts * 64; ++i)
+      router.push_back(static_cast<float>(i * 37 % 101) / 50 - 1);
+    out[name.substr(0, mlp) + "block_sparse_moe.gate.weight"] = {
+        "F32",
+        {kSameExperts, 64},
+        std::string(reinterpret_cast<const char*>(router.data()), router.size() * sizeof(float))};
+  }
+  tensors = std::move(out);
+}
+
+TEST(PublishedFormat, ExpertsAreCodesLikeAnyMlp) {
+  const TemporaryDirectory directory;
+  const fs::path path = changed_model(directory, "gptq-4bit",
+                                      [](auto& tensors, json& config) { make_mixture(tensors, config); });
+
+  const auto ids = testing::random_ids(30, 128, 3);
+  const auto dense = testing::logits_of_group(format_model("gptq-4bit").string(), 1, ids, 30);
+  const auto mixture = testing::logits_of_group(path.string(), 1, ids, 30);
+  EXPECT_LT(testing::relative_difference(mixture, dense), 1e-5);
+  for (const int tp_size : {1, 2, 4, 8})
+    EXPECT_TRUE(testing::same_bits(mixture, testing::logits_of_group(path.string(), tp_size, ids, 7)))
+        << tp_size;
+}
+
+TEST(PublishedFormatErrors, ARouterOfCodesIsRefused) {
+  const std::string router = "model.layers.1.block_sparse_moe.gate";
+  const std::string message = refusal("gptq-4bit", [&](Tensors& t, json& config) {
+    make_mixture(t, config);
+    t.erase(router + ".weight");
+    const auto zeros = [](size_t bytes) { return std::string(bytes, '\0'); };
+    t[router + ".qweight"] = {"I32", {8, kSameExperts}, zeros(4 * 8 * kSameExperts)};
+    t[router + ".qzeros"] = {"I32", {2, kSameExperts / 8}, zeros(4 * 2 * kSameExperts / 8)};
+    t[router + ".scales"] = {"F16", {2, kSameExperts}, zeros(2 * 2 * kSameExperts)};
+  });
+  expect_names(message, {router, "is quantised"});
+}
+
+TEST(PublishedFormatErrors, AConfigOfOtherSizesIsRefused) {
+  expect_names(refusal("gptq-4bit", [](Tensors&, json& c) { c["quantization_config"]["group_size"] = 16; }),
+               {"model.safetensors", "qzeros"});
+  expect_names(refusal("gptq-4bit", [](Tensors&, json& c) { c["quantization_config"]["bits"] = 8; }),
+               {"model.safetensors", "qweight"});
+  expect_names(refusal("compressed-int8",
+                       [](Tensors&, json& c) {
+                         c["quantization_config"]["config_groups"]["group_0"]["targets"] = {"re:.*mlp.*"};
+                       }),
+               {"model.safetensors", "self_attn", "quantization_config"});
+}
+
+TEST(PublishedFormatErrors, AConfigOfWeightsThatAreNotQuantisedIsRefused) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.copy(testing::golden_model("llama2"), "llama2");
+  json config = json::parse(std::ifstream(path / "config.json"));
+  config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+  std::ofstream(path / "config.json") << config.dump();
+  const auto single = make_single_collectives();
+  const auto model = Model::load(path, {}, *single);
+  ASSERT_FALSE(model.ok());
+  expect_names(model.status().message(), {"config.json", "quantization_config", "gptq", "bf16"});
+}
+
+// Every scale type, nested scales and minima included, and groups that leaves cut anywhere: what a matrix
+// holds and what it multiplies is what weight_of_code() says.
+class SyntheticCodes final : public CodedMatrix {
+ public:
+  SyntheticCodes(QuantScheme scheme, int64_t n, int64_t k, bool ordered)
+      : CodedMatrix("synthetic", scheme, n, k, {}) {
+    for (int64_t i = 0; ordered && i < k; ++i) order_.push_back(static_cast<int32_t>(i * 7 % groups()));
+  }
+  void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
+    for (size_t i = 0; i < to.size(); ++i) {
+      const auto mixed =
+          static_cast<uint32_t>(row * 131 + (begin + static_cast<int64_t>(i)) * 29 + 7) * 2654435761u >> 24;
+      to[i] = static_cast<uint8_t>(code_bits(scheme_.code) == 4      ? mixed & 15
+                                   : scheme_.code == CodeType::kE4m3 ? mixed % 120
+                                                                     : mixed);
+    }
+  }
+  GroupNumbers group(int64_t row, int64_t group) const override {
+    const auto mixed = static_cast<float>((row * 31 + group * 17) % 23 + 1);
+    if (scheme_.scale == ScaleType::kPowerOfTwo)
+      return {.scale = power_of_code(static_cast<uint8_t>(110 + (row * 3 + group) % 9))};
+    const bool nested = scheme_.scale == ScaleType::kNested;
+    const int64_t outer = nested ? group / scheme_.groups_together : 0;
+    const auto of_outer = static_cast<float>((row * 3 + outer * 5) % 7 + 1);
+    return {.scale = nested ? of_outer * 0x1p-8f
+                            : mixed * 0x1p-7f * (scheme_.scale == ScaleType::kFloat32 ? 1.2345f : 1),
+            .scale_code =
+                nested ? static_cast<int32_t>(mixed) - (scheme_.zero_type == ZeroType::kMinimum ? 0 : 12) : 1,
+            .zero = scheme_.zero_type == ZeroType::kStored ? static_cast<int32_t>((row + group) % 13)
+                                                           : scheme_.zero,
+            .minimum = of_outer * 0x1p-6f,
+            .minimum_code = nested ? static_cast<int32_t>((row + group) % 60) : 1};
+  }
+};
+
+// Adds the product of one run of columns to a sum, in the order that matmul_codes.cpp states.
+float add_run(float sum, const CodedMatrix& coded, int64_t row, int64_t group,
+              const std::vector<int64_t>& columns, std::span<const float> x, int64_t first) {
+  const QuantScheme& scheme = coded.scheme();
+  const GroupNumbers g = coded.group(row, group);
+  const bool stored = scheme.zero_type == ZeroType::kStored, minima = scheme.zero_type == ZeroType::kMinimum;
+  const int32_t base = minima    ? 0
+                       : !stored ? scheme.zero
+                                 : std::map<CodeType, int32_t>{{CodeType::kUnsigned4, 8},
+                                                               {CodeType::kUnsigned8, 128}}[scheme.code];
+  float a = 0, sums[16] = {};
+  for (size_t i = 0; i < columns.size(); i += 2)
+    for (const size_t at : {i + 1, i}) {
+      if (at >= columns.size()) continue;
+      uint8_t code = 0;
+      coded.read_codes(row, first + columns[at], {&code, 1});
+      QuantScheme plain = scheme;
+      plain.zero_type = ZeroType::kConstant;
+      const float number = weight_of_code(plain, code, {.scale = 1, .zero = base});
+      a = std::fma(number, to_float(to_bf16(x[static_cast<size_t>(columns[at])])), a);
+    }
+  for (size_t i = 0; i < columns.size(); ++i)
+    sums[i % 16] += to_float(to_bf16(x[static_cast<size_t>(columns[i])]));
+  for (size_t half = 8; half > 0; half /= 2)
+    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  if (stored) a = std::fma(-static_cast<float>(g.zero - base), sums[0], a);
+  sum = std::fma(a, g.scale * static_cast<float>(g.scale_code), sum);
+  return minima ? std::fma(-g.minimum * static_cast<float>(g.minimum_code), sums[0], sum) : sum;
+}
+
+// One output: columns [first, first + x.size()) of a row, leaf by leaf, runs in the order of their groups.
+float stated_product(const CodedMatrix& coded, int64_t row, int64_t first, const std::vector<int64_t>& leaves,
+                     std::span<const float> x) {
+  std::vector<float> sums;
+  int64_t begin = 0;
+  for (const int64_t end : leaves) {
+    std::map<int64_t, std::vector<int64_t>> runs;
+    for (; begin < end; ++begin) runs[coded.group_of(first + begin)].push_back(begin);
+    sums.push_back(0);
+    for (const auto& [group, columns] : runs)
+      sums.back() = add_run(sums.back(), coded, row, group, columns, x, first);
+  }
+  for (; sums.size() > 1; sums.resize(sums.size() / 2))
+    for (size_t i = 0; i < sums.size() / 2; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
+  return sums.front();
+}
+
+std::vector<QuantScheme> schemes_of_every_kind() {
+  std::vector<QuantScheme> schemes;
+  for (const CodeType code : {CodeType::kUnsigned4, CodeType::kUnsigned8, CodeType::kE4m3})
+    for (const ZeroType zero : {ZeroType::kConstant, ZeroType::kStored})
+      for (const ScaleType scale :
+           {ScaleType::kFloat32, ScaleType::kBFloat16, ScaleType::kFloat16, ScaleType::kNested})
+        schemes.push_back({.code = code,
+                           .zero_type = zero,
+                           .scale = scale,
+                           .zero = zero == ZeroType::kConstant && code != CodeType::kE4m3 ? 5 : 0,
+                           .group = 24,
+                           .groups_together = scale == ScaleType::kNested ? 4 : 1});
+  schemes.push_back(
+      {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 2});
+  for (const CodeType code : {CodeType::kUnsigned4, CodeType::kUnsigned8})
+    schemes.push_back(
+        {.code = code, .zero_type = ZeroType::kMinimum, .scale = ScaleType::kFloat16, .group = 32});
+  schemes.push_back({.code = CodeType::kUnsigned8,
+                     .zero_type = ZeroType::kMinimum,
+                     .scale = ScaleType::kNested,
+                     .group = 16,
+                     .groups_together = 4});
+  schemes.push_back({.code = CodeType::kE2m1, .scale = ScaleType::kFloat16, .group = 16});
+  schemes.push_back({.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32});
+  schemes.push_back({.code = CodeType::kE4m3, .group = 7});
+  return schemes;
+}
+
+TEST(CodeKernels, ComputeWhatIsStatedOnEveryInstructionSetWithFma) {
+  constexpr int64_t kRows = 37, kColumns = 200, kInputs = 17;
+  const std::vector<std::vector<int64_t>> cuts{{kColumns}, {20, 40, 60, 60, 130, 142, 198, kColumns}};
+  ThreadPool pool(2);
+  MatmulScratch scratch;
+  Buffer<float> x(kInputs * 208);
+  for (int64_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 37 % 101) - 50) * 0.01f;
+  for (const QuantScheme& scheme : schemes_of_every_kind())
+    for (const auto& leaves : cuts)
+      for (const bool ordered : {false, true}) {
+        if (ordered && scheme.scale == ScaleType::kNested) continue;  // no format has both
+        const auto coded = std::make_shared<SyntheticCodes>(scheme, kRows + 3, kColumns + 40, ordered);
+        const TensorInfo nothing;
+        const TensorPart part{
+            .tensor = &nothing, .rows = {3, 3 + kRows}, .columns = {40, 40 + kColumns}, .coded = coded};
+        const MatrixSource source{{part}, leaves};
+        const PackedMatrix codes = pack_matrix(source, WeightType::kCodes, pool);
+        std::vector<float> packed(kColumns), stored(kColumns);
+        for (int64_t row = 0; row < kRows; ++row) {
+          codes.copy_row(row, packed);
+          coded->read_weights(row + 3, 40, stored);
+          ASSERT_EQ(packed, stored) << row;
+        }
+        EXPECT_LT(codes.bytes(), kRows * kColumns * 3);
+        std::vector<float> expected;
+        for (int64_t m = 0; m < kInputs; ++m)
+          for (int64_t row = 0; row < kRows; ++row)
+            expected.push_back(stated_product(*coded, row + 3, 40, leaves, {x.data() + m * 208, kColumns}));
+        for (const std::string& isa : available_isas()) {
+          ASSERT_TRUE(pin_isa(isa).ok());
+          for (const int64_t m : {1, 3, 6, 17}) {
+            Buffer<float> out(m * 48);
+            const TensorView<const float, 2> in(x.data(), {m, kColumns}, {208, 1});
+            matmul(pool, scratch, in, codes, TensorView<float, 2>(out.data(), {m, kRows}, {48, 1}));
+            for (int64_t i = 0; i < m * kRows; ++i) {
+              const float got = out[i / kRows * 48 + i % kRows], want = expected[static_cast<size_t>(i)];
+              const float off = isa == "scalar" ? 1e-4f * (1 + std::abs(want)) : 0;  // it has no fma
+              ASSERT_LE(std::abs(got - want), off)
+                  << isa << " rows " << m << " output " << i << ": " << got << " " << want << " code "
+                  << static_cast<int>(scheme.code) << " zero " << static_cast<int>(scheme.zero_type)
+                  << " scale " << static_cast<int>(scheme.scale) << " leaves " << leaves.size() << " ordered "
+                  << ordered;
+            }
+          }
+        }
+      }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// The same for inputs quantized to int8. A run has at most 32 columns of a group, and its inputs have a scale
+// of their own.
+float add_int8_run(float sum, const SyntheticCodes& coded, int64_t row, int64_t group,
+                   std::span<const int64_t> columns, std::span<const float> x, int64_t first) {
+  float largest = 0;
+  for (const int64_t c : columns) largest = std::max(largest, std::abs(x[static_cast<size_t>(c)]));
+  const float unit = largest > 0 ? 127 / largest : 0, scale = largest / 127;
+  const QuantScheme& scheme = coded.scheme();
+  const GroupNumbers g = coded.group(row, group);
+  int32_t dot = 0, integers = 0;
+  for (const int64_t c : columns) {
+    uint8_t code = 0;
+    coded.read_codes(row, first + c, {&code, 1});
+    const auto q = static_cast<int32_t>(std::nearbyint(x[static_cast<size_t>(c)] * unit));
+    dot += code * q;
+    integers += q;
+  }
+  const bool has_minima = scheme.zero_type == ZeroType::kMinimum;
+  if (!has_minima) dot -= g.zero * integers;
+  const float weight_scale = g.scale * static_cast<float>(g.scale_code);
+  sum = std::fma(static_cast<float>(dot), weight_scale * scale, sum);
+  if (has_minima)
+    sum = std::fma(-(g.minimum * static_cast<float>(g.minimum_code)), scale * static_cast<float>(integers),
+                   sum);
+  return sum;
+}
+
+float stated_int8_product(const SyntheticCodes& coded, int64_t row, int64_t first,
+                          const std::vector<int64_t>& leaves, std::span<const float> x) {
+  std::vector<float> sums;
+  int64_t begin = 0;
+  for (const int64_t end : leaves) {
+    std::map<int64_t, std::vector<int64_t>> groups;
+    for (; begin < end; ++begin) groups[coded.group_of(first + begin)].push_back(begin);
+    sums.push_back(0);
+    for (const auto& [group, columns] : groups)
+      for (size_t i = 0; i < columns.size(); i += kActivationGroup)
+        sums.back() = add_int8_run(
+            sums.back(), coded, row, group,
+            std::span(columns).subspan(i, std::min<size_t>(kActivationGroup, columns.size() - i)), x, first);
+  }
+  for (; sums.size() > 1; sums.resize(sums.size() / 2))
+    for (size_t i = 0; i < sums.size() / 2; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
+  return sums.front();
+}
+
+TEST(CodeKernels, WithInt8InputsComputeWhatIsStatedOnEveryInstructionSetWithFma) {
+  constexpr int64_t kRows = 37, kColumns = 200, kInputs = 17;
+  const std::vector<std::vector<int64_t>> cuts{{kColumns}, {20, 40, 60, 60, 130, 142, 198, kColumns}};
+  ThreadPool pool(2);
+  MatmulScratch scratch;
+  Buffer<float> x(kInputs * 208);
+  for (int64_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 37 % 101) - 50) * 0.01f;
+  std::vector<QuantScheme> schemes;
+  for (QuantScheme scheme : schemes_of_every_kind()) {
+    if (!takes_int8_inputs(scheme.code)) continue;
+    schemes.push_back(scheme);
+    if (scheme.scale == ScaleType::kNested) continue;
+    scheme.group = 100;  // several runs
+    schemes.push_back(scheme);
+  }
+  for (const QuantScheme& scheme : schemes)
+    for (const auto& leaves : cuts)
+      for (const bool ordered : {false, true}) {
+        if (ordered && scheme.scale == ScaleType::kNested) continue;  // no format has both
+        const auto coded = std::make_shared<SyntheticCodes>(scheme, kRows + 3, kColumns + 40, ordered);
+        const TensorInfo nothing;
+        const TensorPart part{
+            .tensor = &nothing, .rows = {3, 3 + kRows}, .columns = {40, 40 + kColumns}, .coded = coded};
+        const PackedMatrix codes =
+            pack_matrix({{part}, leaves}, WeightType::kCodes, pool, ActivationFormat::kInt8);
+        std::vector<float> packed(kColumns), stored(kColumns), expected;
+        for (int64_t row = 0; row < kRows; ++row) {
+          codes.copy_row(row, packed);
+          coded->read_weights(row + 3, 40, stored);
+          ASSERT_EQ(packed, stored) << row;
+        }
+        for (int64_t m = 0; m < kInputs; ++m)
+          for (int64_t row = 0; row < kRows; ++row)
+            expected.push_back(
+                stated_int8_product(*coded, row + 3, 40, leaves, {x.data() + m * 208, kColumns}));
+        for (const std::string& isa : available_isas()) {
+          ASSERT_TRUE(pin_isa(isa).ok());
+          for (const int64_t m : {1, 2, 3, 4, 7, 17}) {
+            Buffer<float> out(m * 48);
+            const TensorView<const float, 2> in(x.data(), {m, kColumns}, {208, 1});
+            matmul(pool, scratch, in, codes, TensorView<float, 2>(out.data(), {m, kRows}, {48, 1}));
+            for (int64_t i = 0; i < m * kRows; ++i) {
+              const float got = out[i / kRows * 48 + i % kRows], want = expected[static_cast<size_t>(i)];
+              const float off = isa == "scalar" ? 1e-4f * (1 + std::abs(want)) : 0;  // it has no fma
+              ASSERT_LE(std::abs(got - want), off)
+                  << isa << " rows " << m << " output " << i << ": " << got << " " << want << " code "
+                  << static_cast<int>(scheme.code) << " zero " << static_cast<int>(scheme.zero_type)
+                  << " scale " << static_cast<int>(scheme.scale) << " group " << scheme.group << " leaves "
+                  << leaves.size() << " ordered " << ordered;
+            }
+          }
+        }
+      }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// Every code of 8 bits, alone: outputs are the numbers themselves; and a NaN shows in every product of its
+// row.
+TEST(CodeKernels, EveryFloatOfEightBitsIsItsNumber) {
+  class AllCodes final : public CodedMatrix {
+   public:
+    AllCodes() : CodedMatrix("all", {.code = CodeType::kE4m3, .group = 1}, 256, 1, {}) {}
+    void read_codes(int64_t row, int64_t, std::span<uint8_t> to) const override {
+      to[0] = static_cast<uint8_t>(row);
+    }
+    GroupNumbers group(int64_t, int64_t) const override { return {.scale = 1}; }
+  };
+  const TensorInfo nothing;
+  const TensorPart part{
+      .tensor = &nothing, .rows = {0, 256}, .columns = {0, 1}, .coded = std::make_shared<AllCodes>()};
+  ThreadPool pool(1);
+  MatmulScratch scratch;
+  const PackedMatrix codes = pack_matrix({{part}, {1}}, WeightType::kCodes, pool);
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    Buffer<float> x(16), out(256);
+    x[0] = 1;
+    matmul(pool, scratch, TensorView<const float, 2>(x.data(), {1, 1}, {16, 1}), codes,
+           TensorView<float, 2>(out.data(), {1, 256}, {256, 1}));
+    for (int64_t code = 0; code < 256; ++code) {
+      const float number = e4m3_to_float(static_cast<uint8_t>(code));
+      if (std::isnan(number))
+        EXPECT_TRUE(std::isnan(out[code])) << isa << " " << code;
+      else
+        EXPECT_EQ(out[code], number) << isa << " " << code;
+    }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+TEST(QuantScheme, HalvesComeBack) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float value = half_to_float(half);
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(half_to_float(half_of(value))));
+    } else {
+      ASSERT_EQ(half_of(value), half);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider

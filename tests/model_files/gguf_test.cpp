@@ -1,0 +1,276 @@
+// GGUF: errors for invalid files, the mapping of keys, and the model in a file (goldens: formats_test.cpp).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "model_files/gguf_model.h"
+#include "model_files/gguf_parts.h"
+#include "model_files/model_config.h"
+#include "tests/support/gguf_builder.h"
+#include "tests/support/mutations.h"
+#include "tests/support/temporary_directory.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+using testing::Gguf;
+
+std::string error_of(const std::string& file) {
+  const auto parsed = parse_gguf(std::as_bytes(std::span(file)), "m.gguf");
+  return parsed.ok() ? "" : parsed.status().message();
+}
+
+void expect_error_of(const std::string& file, const std::string& words) {
+  const std::string message = error_of(file);
+  EXPECT_TRUE(message.starts_with("m.gguf")) << message;
+  EXPECT_NE(message.find(words), std::string::npos) << words << " | " << message;
+}
+
+Gguf small() {
+  return Gguf().text("general.architecture", "llama").tensor("a", {32, 2}, 8, 68).tensor("b", {8}, 0, 32);
+}
+
+TEST(GgufFile, TensorsAndValuesAreFound) {
+  const std::string file = small().number("n", 7).real("f", 1.5f).file();
+  const auto parsed = parse_gguf(std::as_bytes(std::span(file)), "m.gguf");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(*gguf_integer(*parsed, "n", ""), 7);
+  EXPECT_EQ(std::get<double>(*parsed->find("f")), 1.5);
+  EXPECT_EQ(parsed->tensor("a")->shape, (std::vector<int64_t>{2, 32}));
+  EXPECT_EQ(parsed->tensor("a")->data.size(), 68u);
+  EXPECT_EQ(parsed->tensor("b")->data.data() - parsed->tensor("a")->data.data(), 96);
+  EXPECT_FALSE(gguf_integer(*parsed, "general.architecture", "m").ok());
+}
+
+TEST(GgufFile, EveryPrefixIsAnError) {
+  const std::string file = small().number("n", 7).file();
+  for (size_t size = 0; size < file.size(); ++size) EXPECT_NE(error_of(file.substr(0, size)), "") << size;
+}
+
+// Whatever the bytes, reading ends, and what it hands out lies in the file.
+TEST(GgufFile, AnyBytesAreReadOrRefused) {
+  const std::string good = small().number("n", 7).file();
+  std::mt19937 random(5);
+  for (int i = 0; i < 20'000; ++i) {
+    std::string file = good;
+    for (int changes = 0; changes < 3; ++changes)
+      file[random() % file.size()] = static_cast<char>(random() % 4 ? random() : 255);
+    const auto parsed = parse_gguf(std::as_bytes(std::span(file)), "m.gguf");
+    if (!parsed.ok()) continue;
+    for (const TensorInfo& tensor : parsed->tensors) {
+      EXPECT_GE(tensor.data.data(), reinterpret_cast<const std::byte*>(file.data()));
+      EXPECT_LE(tensor.data.data() + tensor.data.size(),
+                reinterpret_cast<const std::byte*>(file.data()) + file.size());
+    }
+  }
+}
+
+TEST(GgufFile, WrongFilesSaySo) {
+  expect_error_of("PK\3\4 is another format", "does not start with GGUF");
+  expect_error_of("", "does not start with GGUF");
+  expect_error_of(small().file(1), "version 1");
+  expect_error_of(small().file(0x03000000), "little endian");
+  expect_error_of("version https://git-lfs.github.com/spec/v1\noid", "git lfs pull");
+  expect_error_of(small().with_counts(uint64_t{1} << 60, 1), "tensors");
+  expect_error_of(small().with_counts(1, uint64_t{1} << 60), "keys");
+  expect_error_of(small().with_counts(900'000, 1), "0 dimensions");  // of zeros that pad the data
+  expect_error_of(Gguf().add("list", 9, Gguf::bytes(uint32_t{4}) + Gguf::bytes(uint64_t{1} << 62)).file(),
+                  "cut short");
+  expect_error_of(Gguf().add("list", 9, Gguf::bytes(uint32_t{9}) + Gguf::bytes(uint64_t{1})).file(),
+                  "array of type 9");
+  expect_error_of(Gguf().add("value", 77, "").file(), "type 77");
+  expect_error_of(Gguf().number("n", 1).number("n", 2).file(), "a key twice: n");
+  expect_error_of(Gguf().tensor("a", {8}, 0, 32).tensor("a", {8}, 0, 32).file(), "a tensor twice: a");
+  expect_error_of(Gguf().tensor_at("a", {16}, 0, 0, 64).tensor_at("b", {8}, 0, 32, 32).file(),
+                  "a and b overlap");
+  expect_error_of(Gguf().tensor_at("a", {8}, 0, 4, 32).file(), "not aligned");
+  expect_error_of(Gguf().tensor_at("a", {8}, 0, uint64_t{1} << 63, 0).file(), "a lies beyond the end");
+  expect_error_of(Gguf().tensor("a", {uint64_t{1} << 40, 1 << 20}, 0, 32).file(), "absurd");
+  expect_error_of(Gguf().tensor("a", {8, 0}, 0, 32).file(), "absurd");
+  expect_error_of(Gguf().tensor("a", {48}, 8, 32).file(), "no whole blocks of Q8_0");
+  expect_error_of(Gguf().tensor("a", {256}, 15, 200).file(), "a is Q8_K; supported are");
+  expect_error_of(Gguf().tensor("a", {256}, 99, 200).file(), "of type 99");
+  expect_error_of(Gguf().number("general.alignment", 3).tensor("a", {8}, 0, 32).file(), "power of two");
+}
+
+Gguf llama() {
+  return Gguf()
+      .text("general.architecture", "llama")
+      .number("llama.block_count", 2)
+      .number("llama.context_length", 512)
+      .number("llama.embedding_length", 128)
+      .number("llama.feed_forward_length", 256)
+      .number("llama.attention.head_count", 2)
+      .number("llama.attention.head_count_kv", 1)
+      .real("llama.attention.layer_norm_rms_epsilon", 1e-5f)
+      .real("llama.rope.freq_base", 500000.0f)
+      .number("tokenizer.ggml.eos_token_id", 5)
+      .number("tokenizer.ggml.eot_token_id", 6)
+      .tensor("token_embd.weight", {128, 96}, 1, 128 * 96 * 2);
+}
+
+Result<ModelConfig> config_of(const std::string& file) {
+  const TemporaryDirectory directory;
+  return read_model_config(directory.write("m.gguf", file));
+}
+
+TEST(GgufConfig, KeysBecomeThoseOfConfigJson) {
+  const auto config = config_of(llama().file());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->family, ModelFamily::kLlama);
+  EXPECT_EQ(config->num_layers, 2);
+  EXPECT_EQ(config->head_dim, 64);
+  EXPECT_EQ(config->num_kv_heads, 1);
+  EXPECT_EQ(config->vocab_size, 96);
+  EXPECT_EQ(config->max_position_embeddings, 512);
+  EXPECT_TRUE(config->tie_word_embeddings);
+  EXPECT_EQ(config->eos, (std::vector<TokenId>{TokenId(5), TokenId(6)}));
+  EXPECT_FALSE(
+      config_of(llama().tensor("output.weight", {128, 96}, 1, 128 * 96 * 2).file())->tie_word_embeddings);
+}
+
+TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByName) {
+  const auto refused = [](const Gguf& file, const std::string& words) {
+    const auto config = config_of(file.file());
+    ASSERT_FALSE(config.ok()) << words;
+    EXPECT_NE(config.status().message().find(words), std::string::npos) << config.status().message();
+    EXPECT_NE(config.status().message().find("m.gguf"), std::string::npos) << config.status().message();
+  };
+  refused(llama().number("llama.surprise", 3), "llama.surprise");
+  refused(llama().number("llama.expert_count", 8), "num_experts_per_tok");
+  refused(llama().text("llama.rope.scaling.type", "yarn"), "llama.rope.scaling.factor");
+  refused(llama().text("llama.rope.scaling.type", "ntk"), "llama.rope.scaling.type");
+  refused(llama().number("llama.rope.dimension_count", 32), "llama.rope.dimension_count");
+  refused(llama().number("split.count", 2), "split.count");
+  refused(Gguf().text("general.architecture", "mamba"), "mamba");
+  refused(Gguf().text("general.architecture", "llama"), "llama.embedding_length");
+  refused(llama().tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
+  refused(llama().tensor("rope_freqs.weight", {16}, 0, 64), "rope_freqs.weight");
+  EXPECT_TRUE(
+      config_of(llama().number("llama.expert_count", 0).text("llama.rope.scaling.type", "none").file()).ok());
+}
+
+// Token 1 names an end by its text, token 3 is HTML.
+TEST(GgufConfig, TextsEndWithWhatKeysAndTextsName) {
+  const auto config = config_of(
+      llama()
+          .texts("tokenizer.ggml.tokens", {"a", "<|endoftext|>", "<end_of_turn>", "</s>", "b", "c", "d"})
+          .numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 3, 4, 1, 3, 3})
+          .file());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->eos, (std::vector<TokenId>{TokenId(5), TokenId(6), TokenId(1), TokenId(2)}));
+}
+
+Gguf part(uint32_t index, uint32_t count) {
+  return Gguf()
+      .add("split.no", 2, Gguf::bytes(static_cast<uint16_t>(index)))
+      .add("split.count", 2, Gguf::bytes(static_cast<uint16_t>(count)));
+}
+
+TEST(GgufParts, TheFirstOpensAll) {
+  const TemporaryDirectory directory;
+  const auto first = directory.write(
+      "m-00001-of-00002.gguf",
+      part(0, 2).text("k", "v").number("split.tensors.count", 2).tensor("a", {8}, 0, 32).file());
+  const auto second = directory.write("m-00002-of-00002.gguf", part(1, 2).tensor("b", {8}, 0, 32).file());
+  const auto parts = open_gguf(first);
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  EXPECT_EQ(parts->files.size(), 2u);
+  EXPECT_NE(parts->content.tensor("a"), nullptr);
+  ASSERT_NE(parts->content.tensor("b"), nullptr);
+  EXPECT_EQ(parts->content.tensor("b")->data.data() >= parts->files[1].bytes().data(), true);
+  EXPECT_NE(parts->content.find("k"), nullptr);
+
+  const auto refused = [](const std::filesystem::path& path, const std::string& words) {
+    const auto wrong = open_gguf(path);
+    ASSERT_FALSE(wrong.ok()) << words;
+    EXPECT_NE(wrong.status().message().find(words), std::string::npos) << wrong.status().message();
+  };
+  refused(second, "give the first, " + first.string());
+  refused(directory.write("other.gguf", part(0, 2).file()), "split.count");
+  directory.write("m-00002-of-00002.gguf", part(1, 2).tensor("a", {8}, 0, 32).file());
+  refused(first, "a tensor of another part: a");
+  directory.write("m-00002-of-00002.gguf", part(0, 2).tensor("b", {8}, 0, 32).file());
+  refused(first, "says that it is part 1 of 2");
+  directory.write("m-00002-of-00002.gguf", part(1, 2).file());
+  refused(first, "split.tensors.count");
+  std::filesystem::remove(second);
+  refused(first, "m-00002-of-00002.gguf");
+}
+
+// Bytes that a file gives, and lengths and counts that lie: read or refused, and tensors lie in the file.
+TEST(Fuzz, GgufFiles) {
+  const std::vector<std::string> good{small().file(), llama().file(),
+                                      llama()
+                                          .texts("tokenizer.ggml.tokens", {"a", "b", "<s>"})
+                                          .numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 3})
+                                          .numbers<float>("tokenizer.ggml.scores", 6, {0, -1, 0})
+                                          .flag("tokenizer.ggml.add_bos_token", true)
+                                          .file()};
+  testing::Mutations mutations(
+      7, good,
+      {std::string(8, '\xff'), std::string(4, '\xff'), std::string(8, '\0'), Gguf::bytes(uint64_t{1} << 62),
+       Gguf::bytes(uint64_t{1} << 32), Gguf::bytes(uint32_t{9}), Gguf::bytes(uint32_t{8}),
+       Gguf::string("general.alignment"), "llama.", "blk.0."});
+  testing::fuzz(3000, [&] {
+    const std::string file = mutations.next();
+    const auto bytes = std::as_bytes(std::span(file));
+    auto parsed = parse_gguf(bytes, "m.gguf");
+    if (!parsed.ok()) return;
+    (void)gguf_config(*parsed, "m.gguf");
+    const auto tensors = gguf_tensors(*std::move(parsed), "m.gguf");
+    if (!tensors.ok()) return;
+    for (const TensorInfo& tensor : *tensors) {
+      if (tensor.data.empty()) continue;
+      EXPECT_GE(tensor.data.data(), bytes.data());
+      EXPECT_LE(tensor.data.data() + tensor.data.size(), bytes.data() + bytes.size());
+    }
+  });
+}
+
+// Llama 3.1's, as the converter writes them: the divisors of its frequencies.
+TEST(GgufConfig, RopeFactorsOfLlama3AreRecognised) {
+  std::string file = llama().tensor("rope_freqs.weight", {32}, 0, 128).file();
+  for (int i = 0; i < 32; ++i) {
+    const double frequency = std::pow(500000.0, -i / 32.0), wavelength = 2 * M_PI / frequency;
+    const double smooth = (8192 / wavelength - 1) / 3;
+    const auto divisor = static_cast<float>(wavelength < 2048   ? 1
+                                            : wavelength > 8192 ? 8
+                                                                : 1 / ((1 - smooth) / 8 + smooth));
+    std::memcpy(file.data() + file.size() - 128 + 4 * i, &divisor, 4);
+  }
+  const auto config = config_of(file);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto hugging_face = [] {
+    const TemporaryDirectory directory;
+    directory.write("config.json", json{{"architectures", {"LlamaForCausalLM"}},
+                                        {"model_type", "llama"},
+                                        {"hidden_size", 128},
+                                        {"num_hidden_layers", 2},
+                                        {"num_attention_heads", 2},
+                                        {"num_key_value_heads", 1},
+                                        {"intermediate_size", 256},
+                                        {"vocab_size", 96},
+                                        {"max_position_embeddings", 512},
+                                        {"rms_norm_eps", 1e-5},
+                                        {"rope_theta", 500000.0},
+                                        {"rope_scaling",
+                                         {{"rope_type", "llama3"},
+                                          {"factor", 8.0},
+                                          {"low_freq_factor", 1.0},
+                                          {"high_freq_factor", 4.0},
+                                          {"original_max_position_embeddings", 8192}}}}
+                                       .dump());
+    return read_model_config(directory.path());
+  }();
+  ASSERT_TRUE(hugging_face.ok()) << hugging_face.status().message();
+  EXPECT_TRUE(config->rope == hugging_face->rope);
+}
+
+}  // namespace
+}  // namespace outrider
