@@ -35,13 +35,23 @@ void serialize(Archive& archive, SliceEndpoints& m) {
 }
 
 template <class Archive>
+void serialize(Archive& archive, RowCost& m) {
+  archive(m.rows, FiniteField{m.passes});
+}
+
+template <class Archive>
+void serialize(Archive& archive, PassTimes& m) {
+  archive(m.row_ns, Capped{m.by_rows, kMaxRowCosts}, m.prefill_token_ns);
+}
+
+template <class Archive>
 void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model,
           Capped{m.vocabulary_beginnings, kMaxVocabularyBeginnings}, m.max_sequences, m.slices,
           m.head_fingerprint, m.co_located_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
-          m.successors, m.finds_text, m.row_price, m.process);
+          m.successors, m.finds_text, m.pass_times, m.process);
 }
 
 template <class Archive>

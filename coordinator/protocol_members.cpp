@@ -187,7 +187,8 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
   if (pool_.is_full())
     return refuse_hello(peer, fmt::format("there are {} draft workers already", pool_.size()), turn);
   DrafterKind kind = 0;
-  for (ServingGroup& group : groups_) kind = group.target.costs.add_kind(hello.model.fingerprint);
+  for (ServingGroup& group : groups_)
+    kind = group.target.costs.add_kind(hello.model.fingerprint, hello.pass_times);
   pool_.join(peer, std::move(hello), kind);
   turn.send(peer, Welcome{.accepted = true,
                           .reason = {},

@@ -15,7 +15,7 @@
 namespace outrider {
 
 struct DraftWorkerOptions {
-  ModelInfo info;  // for Hello
+  ModelInfo info;                                    // for Hello
   std::vector<uint64_t> vocabulary_beginnings = {};  // for Hello
   Generation generation{1};
   int32_t max_sequences = 16;
@@ -25,6 +25,7 @@ struct DraftWorkerOptions {
   int32_t hidden_state_width = 0;                   // width of the rows that the head reads
   bool successors = false;                          // the drafter learns from TokenSuccessors
   bool finds_text = false;                          // beside its model, the drafter finds drafts in the text
+  PassTimes pass_times = {};                        // for Hello
   uint64_t process = 0;                             // for Hello
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};

@@ -22,15 +22,15 @@ bool goes_on(Collectives& group, bool leader_goes_on) {
 
 // Every rank's part, or an error on all ranks: a rank without a part aborts the group, since the others may
 // wait for it in a collective of their loading.
-Result<std::unique_ptr<Model>> load_part(const RoleSettings& settings, const Preparation& prepared,
-                                         RoleThreads threads, Collectives& group) {
+Result<LoadedModel> load_part(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                              Collectives& group) {
   auto part = load_draft(settings, prepared, threads, group);
   if (!part.ok()) {
     group.abort();
     return part;
   }
   group.meet();  // ranks load at different speeds, and passes have a deadline
-  warm_up(**part, group);
+  part->pass_times = warm_up(*part->model, group, Role::kDraft);
   return part;
 }
 
@@ -45,11 +45,12 @@ DraftRanks::~DraftRanks() {
   }
 }
 
-Result<std::unique_ptr<Model>> DraftRanks::load() {
+Result<LoadedModel> DraftRanks::load() {
   if (group_.size() == 1) return load_draft(settings_, prepared_, threads_, group_);
   (void)goes_on(group_, true);
   ASSIGN_OR_RETURN(auto part, load_part(settings_, prepared_, threads_, group_));
-  return make_led_model(std::move(part), group_);
+  part.model = make_led_model(std::move(part.model), group_);
+  return part;
 }
 
 Status run_draft_follower(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
@@ -58,7 +59,7 @@ Status run_draft_follower(const RoleSettings& settings, const Preparation& prepa
   try {
     while (status.ok() && goes_on(group, true)) {
       auto part = load_part(settings, prepared, threads, group);
-      status = part.ok() ? follow_leader(**part, group) : part.status();
+      status = part.ok() ? follow_leader(*part->model, group) : part.status();
     }
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));

@@ -6,6 +6,7 @@
 
 #include "comm/collectives.h"
 #include "model/model.h"
+#include "start/load_models.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
 #include "start/settings.h"
@@ -26,7 +27,7 @@ class DraftRanks {
 
   // Loads one model at a time; it must be destroyed before this. Throws CollectiveError if a rank is gone,
   // and so do the model's passes.
-  Result<std::unique_ptr<Model>> load();
+  Result<LoadedModel> load();
 
  private:
   const RoleSettings& settings_;

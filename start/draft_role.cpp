@@ -35,11 +35,13 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
                                     .process = this_process(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
-  std::unique_ptr<Model> own;
+  LoadedModel own;
   if (!loaded.model && settings.models.uses_draft_model()) {
     ASSIGN_OR_RETURN(own, ranks.load());
-    loaded.model = own.get();
+    loaded.model = own.model.get();
+    loaded.pass_times = own.pass_times;
   }
+  worker_options.pass_times = loaded.pass_times;
   const bool ends = settings.speculation.synthetic_acceptance.empty();
   const auto eos = ends ? prepared.target.eos : std::vector<TokenId>();
   if (settings.models.head()) {

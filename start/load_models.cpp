@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <functional>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "base/program/progress.h"
-#include "coordinator/costs/held_up.h"
 #include "draft_worker/drafter.h"
 #include "start/device.h"
 #include "start/tree_option.h"
@@ -35,6 +37,52 @@ Result<ModelOptions> model_options(const ModelSettings& models, const Preparatio
                       .kv = kv};
 }
 
+// Models of one process share its cores: a measurement beside a load or another measurement is wrong.
+struct SharedCores {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int loading = 0;
+  bool measuring = false;
+};
+
+SharedCores& shared_cores() {
+  static SharedCores cores;
+  return cores;
+}
+
+class LoadingModel {
+ public:
+  LoadingModel() {
+    std::lock_guard lock(shared_cores().mutex);
+    ++shared_cores().loading;
+  }
+  ~LoadingModel() {
+    std::lock_guard lock(shared_cores().mutex);
+    --shared_cores().loading;
+    shared_cores().changed.notify_all();
+  }
+  LoadingModel(const LoadingModel&) = delete;
+  LoadingModel& operator=(const LoadingModel&) = delete;
+};
+
+// Held while a model is measured, by the first rank of its group.
+class MeasuringTurn {
+ public:
+  MeasuringTurn() {
+    SharedCores& cores = shared_cores();
+    std::unique_lock lock(cores.mutex);
+    cores.changed.wait(lock, [&] { return cores.loading == 0 && !cores.measuring; });
+    cores.measuring = true;
+  }
+  ~MeasuringTurn() {
+    std::lock_guard lock(shared_cores().mutex);
+    shared_cores().measuring = false;
+    shared_cores().changed.notify_all();
+  }
+  MeasuringTurn(const MeasuringTurn&) = delete;
+  MeasuringTurn& operator=(const MeasuringTurn&) = delete;
+};
+
 }  // namespace
 
 std::function<void(const std::string&)> placed(const char* role, bool quiet) {
@@ -47,19 +95,27 @@ int target_ranks(const ModelSettings& models) {
   return models.data_parallel_size * models.tensor_parallel_size;
 }
 
-float warm_up(Model& model, Collectives& group) {
+PassTimes warm_up(Model& model, Collectives& group, Role role) {
   using Nanoseconds = uint64_t;
   constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
-  constexpr size_t kFewRows = 2, kManyRows = 5;  // of a draft of one token, and of a usual draft
   constexpr size_t kTurns = 10;
-  constexpr Nanoseconds kEnough = 20'000'000;      // a longer pass varies little: two turns will do
-  constexpr Nanoseconds kTooLong = 2'000'000'000;  // after such a pass no further one is timed
-  const std::vector<TokenId> tokens(kManyRows, TokenId(0));
+  constexpr int64_t kPrefillRows = 32, kUsualRows = 5;  // the latter of a usual draft
+  constexpr Nanoseconds kFewer = 400'000'000;           // after this time a turn ends behind the usual rows
+  constexpr Nanoseconds kOneTurn = 700'000'000;         // after turns of this time no further one begins
+  constexpr Nanoseconds kTooLong = 2'000'000'000;       // after such a pass no further one is timed
+  std::optional<MeasuringTurn> alone;
+  if (group.rank() == 0) alone.emplace();
+  group.meet();
+  // A target verifies drafts of one sequence and of several; a draft model drafts for one or several.
+  std::vector<int64_t> rows =
+      role == Role::kTarget ? std::vector<int64_t>{1, 2, 3, 5, 9, 17} : std::vector<int64_t>{1, 5};
+  std::erase_if(rows, [&](int64_t r) { return r > model.max_positions(); });
+  const std::vector<TokenId> tokens(kPrefillRows, TokenId(0));
   const KvHandle sequence = model.kv().create();
-  const auto pass = [&](size_t rows) {
+  const auto pass = [&](int64_t count, int64_t logit_rows) {
     const BatchSlice slice{.sequence = sequence,
-                           .tokens = std::span(tokens).first(rows),
-                           .logit_rows = static_cast<int64_t>(rows)};
+                           .tokens = std::span(tokens).first(static_cast<size_t>(count)),
+                           .logit_rows = logit_rows};
     const auto begun = std::chrono::steady_clock::now();
     const bool done = model.forward({&slice, 1}).ok();
     const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begun;
@@ -68,29 +124,40 @@ float warm_up(Model& model, Collectives& group) {
     model.kv().truncate(sequence, 0);
     return slowest;
   };
-  std::array<double, kTurns> few_ratios{}, many_ratios{};
-  size_t turns = 0;
-  const bool has_room = model.max_positions() >= int64_t{kManyRows};
-  for (Nanoseconds last = has_room ? pass(kManyRows) : kFailed; last < kTooLong && turns < kTurns;) {
-    const Nanoseconds one = pass(1), few = pass(kFewRows), many = pass(kManyRows);
-    if (one == kFailed || few == kFailed || many == kFailed) break;
-    few_ratios[turns] = static_cast<double>(few) / static_cast<double>(one);
-    many_ratios[turns++] = static_cast<double>(many) / static_cast<double>(one);
-    last = one > kEnough && turns > 1 ? kTooLong : many;
+  // Passes of one row may use another kernel, so both kinds have a first pass that does not count.
+  if (!rows.empty() && std::max(pass(std::min(kUsualRows, rows.back()), 1), pass(1, 1)) >= kTooLong)
+    rows.clear();
+  // The least time of each number of rows: other programs, cold caches and sleeping threads only add to it.
+  std::vector<Nanoseconds> times(rows.size(), kFailed);
+  Nanoseconds spent = 0;
+  for (size_t turn = 0; turn < kTurns && spent < kOneTurn && !rows.empty(); ++turn)
+    for (size_t i = 0; i < rows.size() && (rows[i] <= kUsualRows || spent <= kFewer); ++i) {
+      const Nanoseconds time = pass(rows[i], rows[i]);
+      times[i] = std::min(times[i], time);
+      if (time == kFailed) {
+        rows.resize(i);
+        break;
+      }
+      spent += time;
+    }
+  PassTimes out;
+  if (!rows.empty()) out.row_ns = static_cast<int64_t>(std::max<Nanoseconds>(1, times[0]));
+  for (size_t i = 1; i < rows.size() && times[i] != kFailed; ++i)
+    out.by_rows.push_back(
+        {.rows = static_cast<int32_t>(rows[i]),
+         .passes = static_cast<float>(static_cast<double>(times[i]) / static_cast<double>(out.row_ns))});
+  if (role == Role::kDraft && out.row_ns > 0 && model.max_positions() >= kPrefillRows) {
+    const Nanoseconds prefill = std::min(pass(kPrefillRows, 1), pass(kPrefillRows, 1));
+    if (prefill != kFailed)
+      out.prefill_token_ns =
+          std::max<int64_t>(1, (static_cast<int64_t>(prefill) - out.row_ns) / kPrefillRows);
   }
   model.kv().release(sequence);
-  if (turns == 0) return kUnknownPrice;
-  const auto price = [turns](std::span<double> ratios, size_t rows) {
-    const double ratio = lower_median(ratios.first(turns).last((turns + 1) / 2));
-    return std::max(0.0, (ratio - 1) / static_cast<double>(rows - 1));
-  };
-  // Costs of rows are no line: on a CPU the second row is cheap and the fifth dear, a mixture of experts is
-  // the other way round. The lower price lets the policy try drafts, and the passes that follow correct it.
-  return static_cast<float>(std::min(price(few_ratios, kFewRows), price(many_ratios, kManyRows)));
+  return out;
 }
 
-Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                 RoleThreads threads, Collectives& group, int target_group) {
+Result<LoadedModel> load_target(const RoleSettings& settings, const Preparation& prepared,
+                                RoleThreads threads, Collectives& group, int target_group) {
   ASSIGN_OR_RETURN(ModelOptions model_opts,
                    model_options(settings.models, prepared, threads, settings.models.max_num_seqs));
   Progress progress("loading target", group.rank() == 0 && target_group == 0 && !settings.quiet);
@@ -111,15 +178,18 @@ Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation
     if (group.size() == 1) model_opts.run_sequences = settings.models.max_num_seqs;
   }
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  LoadedTarget loaded;
-  ASSIGN_OR_RETURN(loaded.model, Model::load(settings.models.model, model_opts, group));
+  LoadedModel loaded;
+  {
+    const LoadingModel loading;
+    ASSIGN_OR_RETURN(loaded.model, Model::load(settings.models.model, model_opts, group));
+  }
   group.meet();  // ranks do not load equally fast, and passes have a deadline
-  loaded.row_price = warm_up(*loaded.model, group);
+  loaded.pass_times = warm_up(*loaded.model, group, Role::kTarget);
   return loaded;
 }
 
-Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
-                                          RoleThreads threads, Collectives& group) {
+Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                               Collectives& group) {
   const int sequences = settings.models.sequences();
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads, sequences));
   Progress progress("loading draft", group.rank() == 0 && !settings.quiet);
@@ -149,9 +219,13 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  auto model = Model::load(settings.models.draft_model, model_opts, group);
-  if (model.ok() && group.size() == 1) warm_up(**model, group);
-  return model;
+  LoadedModel loaded;
+  {
+    const LoadingModel loading;
+    ASSIGN_OR_RETURN(loaded.model, Model::load(settings.models.draft_model, model_opts, group));
+  }
+  if (group.size() == 1) loaded.pass_times = warm_up(*loaded.model, group, Role::kDraft);
+  return loaded;
 }
 
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,

@@ -25,20 +25,22 @@ int target_ranks(const ModelSettings& models);
 // Runs passes before a role reports that it is ready. On the host the first passes of a small model take up
 // to six times as long as later ones, because memory, threads and caches are cold. That would slow the first
 // answer, and distort the pass times of the draft length policy. All ranks make the same passes. Returns
-// Hello::row_price, by the slowest rank.
-float warm_up(Model& model, Collectives& group);
+// Hello::pass_times by the slowest rank: of a target by rows, of a draft model for a step, five sequences and
+// a prefill. It takes about a second at most, but two passes at least. Models of one process are measured one
+// after the other, once none of them is loading.
+PassTimes warm_up(Model& model, Collectives& group, Role role);
 
-struct LoadedTarget {
+struct LoadedModel {
   std::unique_ptr<Model> model;
-  float row_price = kUnknownPrice;
+  PassTimes pass_times = {};
 };
 
 // Loads this rank's shard of the target, in this target group, once all ranks have theirs; and the draft
 // model, or this rank's shard of it (draft_ranks.h), which is warmed up if there is only one.
-Result<LoadedTarget> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                 RoleThreads threads, Collectives& group, int target_group = 0);
-Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
-                                          RoleThreads threads, Collectives& group);
+Result<LoadedModel> load_target(const RoleSettings& settings, const Preparation& prepared,
+                                RoleThreads threads, Collectives& group, int target_group = 0);
+Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                               Collectives& group);
 
 // With --q-format hidden: the rows for `ids` of the draft model's output head; else null.
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,

@@ -49,8 +49,8 @@ Result<LocalModels> LocalModels::load(const RoleSettings& settings, const Prepar
   LocalModels models{.group = make_group(settings.models.tensor_parallel_size),
                      .single = make_single_collectives()};
   const size_t ranks = models.group.size();
-  std::vector<std::optional<Result<LoadedTarget>>> loaded(ranks);
-  std::optional<Result<std::unique_ptr<Model>>> draft;
+  std::vector<std::optional<Result<LoadedModel>>> loaded(ranks);
+  std::optional<Result<LoadedModel>> draft;
   run_on_threads(static_cast<int>(1 + ranks), [&](int i) {
     if (i > 0) {
       const auto index = static_cast<size_t>(i) - 1;
@@ -65,11 +65,13 @@ Result<LocalModels> LocalModels::load(const RoleSettings& settings, const Prepar
     }
   });
   if (draft) {
-    ASSIGN_OR_RETURN(models.draft, *std::move(draft));
+    if (!draft->ok()) return draft->status();
+    models.draft = std::move(draft->value().model);
+    models.draft_times = draft->value().pass_times;
   }
   for (auto& rank : loaded) {
     if (!rank->ok()) return rank->status();
-    models.row_price = rank->value().row_price;  // the same on every rank
+    models.target_times = rank->value().pass_times;  // the same on every rank
     models.target.push_back(std::move(rank->value().model));
   }
   ASSIGN_OR_RETURN(models.head, load_whole_head(settings, prepared));
@@ -121,10 +123,10 @@ Status LocalCluster::start_target() {
     for (size_t r = 0; r < group.size(); ++r) {
       std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
       Model* const model = models_ ? models_->target[r].get() : nullptr;
-      const float row_price = models_ ? models_->row_price : kUnknownPrice;
-      RETURN_IF_ERROR(start_role([this, g, &rank = *group[r], transport, model, row_price] {
+      const PassTimes times = models_ ? models_->target_times : PassTimes();
+      RETURN_IF_ERROR(start_role([this, g, &rank = *group[r], transport, model, times] {
         note(run_target_rank(settings_, prepared_, target_threads(settings_.models), rank, transport.get(),
-                             {model, row_price, head_}, lend(Role::kTarget), {}, static_cast<int>(g)));
+                             {model, times, head_}, lend(Role::kTarget), {}, static_cast<int>(g)));
       }));
     }
   }
@@ -140,7 +142,7 @@ Status LocalCluster::start_drafter() {
   RETURN_IF_ERROR(start_role([this, transport, model, index, &leader = *group.front()] {
     set_thread_role(fmt::format("draft/{}", index));
     note(run_draft_worker(settings_, prepared_, draft_threads(settings_.models), leader, *transport,
-                          {.model = model, .head = head_}, lend(Role::kDraft)));
+                          {model, model ? models_->draft_times : PassTimes(), head_}, lend(Role::kDraft)));
   }));
   for (size_t r = 1; r < group.size(); ++r)
     RETURN_IF_ERROR(start_role([this, index, r, &rank = *group[r]] {

@@ -15,7 +15,7 @@ namespace outrider {
 struct LocalModels {
   std::vector<std::unique_ptr<Collectives>> group;
   std::vector<std::unique_ptr<Model>> target;  // by tp_rank
-  float row_price = kUnknownPrice;             // see LoadedTarget
+  PassTimes target_times, draft_times;         // see LoadedModel
   std::unique_ptr<Collectives> single;
   std::unique_ptr<Model> draft;           // with --draft-model, on one rank
   std::shared_ptr<const DraftHead> head;  // with --q-format hidden

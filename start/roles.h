@@ -25,7 +25,7 @@ using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
 // Objects that a role need not load itself.
 struct Loaded {
   Model* model = nullptr;
-  float row_price = kUnknownPrice;  // of a target (LoadedTarget)
+  PassTimes pass_times = {};  // of the model (LoadedModel)
   std::shared_ptr<const DraftHead> head;
 };
 

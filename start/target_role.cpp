@@ -123,11 +123,11 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                     OpenSliceEndpoint endpoint, int target_group, const JoinedLife& life = {}) {
   const IndexRange ids =
       vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
-  LoadedTarget own;
+  LoadedModel own;
   if (!loaded.model) {
     ASSIGN_OR_RETURN(own, load_target(settings, prepared, threads, group, target_group));
     loaded.model = own.model.get();
-    loaded.row_price = own.row_price;
+    loaded.pass_times = own.pass_times;
   }
   if (!loaded.head) {
     ASSIGN_OR_RETURN(loaded.head, load_draft_head(settings, ids, threads));
@@ -141,7 +141,7 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
   TargetOptions target{.info = prepared.target_info,
                        .max_sequences = settings.models.max_num_seqs,
                        .generation = new_generation(),
-                       .row_price = loaded.row_price,
+                       .pass_times = loaded.pass_times,
                        .trees = !tree.shape.is_chain(),
                        .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
   if (life.asked_to_leave) {  // a broken connection ends this life, and the next one begins

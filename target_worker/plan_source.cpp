@@ -37,7 +37,7 @@ Status PlanSource::join(Transport& transport) {
                                        .kv_blocks = model_.kv().num_blocks(),
                                        .hidden_state_head = options_.hidden_state_head,
                                        .hidden_state_width = options_.hidden_state_width,
-                                       .row_price = options_.row_price}));
+                                       .pass_times = options_.pass_times}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   MovingDeadline deadline(Clock::now() + kJoinTimeout);
   while (!deadline.is_over()) {

@@ -17,11 +17,11 @@ namespace outrider {
 class AcceptanceProcess;
 
 struct TargetOptions {
-  ModelInfo info;                   // for Hello; max_context and isa are filled in
-  int32_t max_sequences = 16;       // open at once
-  Generation generation{1};         // a new one for every start of the group
-  float row_price = kUnknownPrice;  // for Hello
-  bool trees = true;                // drafts may be trees
+  ModelInfo info;              // for Hello; max_context and isa are filled in
+  int32_t max_sequences = 16;  // open at once
+  Generation generation{1};    // a new one for every start of the group
+  PassTimes pass_times = {};   // for Hello
+  bool trees = true;           // drafts may be trees
   // Null: real verification. Else acceptance is simulated (synthetic_verifier.h), and every rank needs the
   // same process.
   const AcceptanceProcess* synthetic_acceptance = nullptr;

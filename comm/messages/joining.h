@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 20;
+constexpr uint32_t kProtocolVersion = 21;
 
 enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 
@@ -38,7 +38,18 @@ struct SliceEndpoints {
   std::string public_key, secret_key;  // of all draft workers
 };
 
-constexpr float kUnknownPrice = -1;
+// The time of a pass of `rows` rows, in passes of one row.
+struct RowCost {
+  int32_t rows = 0;
+  float passes = 0;
+};
+// Times of forward passes, measured by a worker before its Hello.
+struct PassTimes {
+  int64_t row_ns = 0;            // of a pass of one row; 0: unknown
+  std::vector<RowCost> by_rows;  // of longer passes, with increasing rows
+  int64_t prefill_token_ns = 0;  // of a prefill, for each token; 0: unknown
+};
+constexpr size_t kMaxRowCosts = 32;
 constexpr size_t kMaxVocabularyBeginnings = 1024;
 
 // First message of a worker, sent again after every reconnect. The version stays the first field, so that the
@@ -65,10 +76,8 @@ struct Hello {
   bool successors = false;
   // From a draft worker: it finds drafts in the text, and weighs their cost with Propose::row_ns.
   bool finds_text = false;
-  // From a target group: the cost of each further row of a pass, as a share of a pass of one row, measured
-  // before it joined. Negative: unknown.
-  float row_price = kUnknownPrice;
-  uint64_t process = 0;  // identity of its process; 0: not known to be the coordinator's
+  PassTimes pass_times = {};  // from a target group or a worker with a draft model, where it measured them
+  uint64_t process = 0;       // identity of its process; 0: not known to be the coordinator's
 };
 
 // The answer to Hello: admits the worker, with the target that it drafts for, or gives the reason for a

@@ -8,13 +8,13 @@
 namespace outrider {
 namespace {
 
-constexpr double kForget = 0.98;          // weight of old measurements at each new one
-constexpr double kPseudoRows[] = {1, 9};  // plain decoding and a usual draft
-constexpr double kMeasuredWeight = 4;     // weight of the target's own measurement, in passes
-constexpr double kMaxRowPrice = 0.95;     // a larger price would leave no base cost
-constexpr double kContextRidge = 1e-3;    // of the context term, relative to its own spread
-constexpr double kMissedPrior = 4;        // passes that found the line right, if passes of as many
-                                          // rows differ by so much (a share):
+constexpr double kForget = 0.98;           // weight of old measurements at each new one
+constexpr double kPseudoRows[] = {1, 9};   // plain decoding and a usual draft
+constexpr double kMeasuredWeight = 4;      // weight of the target's own measurement, in passes
+constexpr double kLongestExpected = 3600;  // seconds of a pass
+constexpr double kContextRidge = 1e-3;     // of the context term, relative to its own spread
+constexpr double kMissedPrior = 4;         // passes that found the line right, if passes of as many
+                                           // rows differ by so much (a share):
 constexpr double kUsualSpread = 0.08;
 constexpr double kHiccup = 1.2;                    // times the prediction; slower passes are cut to it
 constexpr int32_t kSpell = 32;                     // this many slow passes in a row are taken for a change
@@ -27,8 +27,7 @@ constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2; belo
 }  // namespace
 
 CostModel::CostModel(const CostPrior& prior)
-    : given_(prior),
-      prior_(prior),
+    : prior_(prior),
       scaled_(!prior.relative),
       pass_watch_(kHiccup, kSpell),
       drafts_(prior.draft_token, prior.relative),
@@ -41,25 +40,54 @@ void CostModel::believe_prior() {
   for (const double n : kPseudoRows)
     prior_sums_.add(n, 0, prior_.base + prior_.per_row * n,
                     prior_.weight / static_cast<double>(std::size(kPseudoRows)));
-  sums_ = prior_sums_;
+  sums_ = curve_.is_measured() ? Sums() : prior_sums_;
   refit();
 }
 
-void CostModel::expect_rows(double price) {
-  if (!(price >= 0) || passes_ > 0 || !prior_.relative) return;
-  price = std::min(price, kMaxRowPrice);
-  prior_.base = 1 - price;
-  prior_.per_row = price;
-  prior_.weight = kMeasuredWeight;
-  rows_expected_ = true;
+void CostModel::expect_passes(const PassTimes& measured) {
+  if (passes_ > 0 || !prior_.relative) return;
+  curve_ = RowCurve(measured.by_rows);
+  if (curve_.is_measured() && measured.row_ns > 0) {
+    expected_pass_ = std::min(kLongestExpected, static_cast<double>(measured.row_ns) * 1e-9);
+    if (!std::exchange(scaled_, true)) drafts_.scale(expected_pass_);
+  }
   believe_prior();
 }
 
-// A measurement of few rows does not apply to a large batch, whose passes may have another bottleneck.
-void CostModel::forget_expected() {
-  prior_ = given_;
-  rows_expected_ = false;
-  believe_prior();
+void CostModel::expect_drafts(const PassTimes& measured) {
+  if (measured.row_ns <= 0 || !prior_.relative || drafts_.is_known()) return;
+  const double step = std::min(kLongestExpected, static_cast<double>(measured.row_ns) * 1e-9);
+  const RowCurve curve(measured.by_rows);
+  const double further =
+      curve.is_measured() ? (curve.of(curve.last_rows()) - 1) / (curve.last_rows() - 1) : 0;
+  drafts_.expect({.per_step = step, .per_further = step * further});
+  read_token_expected_ =
+      std::clamp(static_cast<double>(measured.prefill_token_ns) * 1e-9, 0.0, kLongestExpected);
+}
+
+// The measured curve stays a part of the fit, at the level of the passes so far: passes of two similar
+// numbers of rows do not show a slope. Its weight falls from kMeasuredWeight to one pass. It is measured
+// without a context, so it takes the mean context and shows no cost of one.
+VerifyCost CostModel::fit() const {
+  if (!curve_.is_measured()) return sums_.fit();
+  const double level = sums_.w > 0 ? sums_.t / sums_.n : expected_pass_;
+  const double context = sums_.w > 0 ? sums_.k / sums_.w : 0;
+  const double weight = 1 + (kMeasuredWeight - 1) * std::pow(kForget, static_cast<double>(passes_));
+  Sums all = sums_;
+  for (const double rows : kPseudoRows) {
+    const double passes = curve_.of(rows);
+    all.add(passes, context, level * passes, weight / static_cast<double>(std::size(kPseudoRows)));
+  }
+  return all.fit();
+}
+
+VerifyCost CostModel::verify() const {
+  constexpr int32_t kUsualRows = 9;
+  if (!curve_.is_measured()) return fit_;
+  const double row = fit_.per_row * (curve_.of(kUsualRows) - 1) / (kUsualRows - 1);
+  return {.base = std::max(1e-9, fit_.base + fit_.per_row - row),
+          .per_row = row,
+          .per_context = fit_.per_context};
 }
 
 void CostModel::Sums::add(double rows, double context, double seconds, double weight) {
@@ -85,7 +113,10 @@ void CostModel::Sums::forget() {
 
 void CostModel::observe_verify(int32_t rows, int64_t context, double seconds) {
   if (rows <= 0 || seconds <= 0) return;
-  if (passes_ == 0 && rows_expected_ && rows > kFewExpected) forget_expected();
+  if (passes_ == 0 && curve_.is_measured() && rows > 2 * curve_.last_rows()) {
+    curve_ = {};  // a large batch may have another bottleneck
+    believe_prior();
+  }
   Pass pass{.rows = rows, .context = context, .seconds = seconds};
   if (passes_ < static_cast<int64_t>(kFirst)) {
     first_[static_cast<size_t>(passes_)] = pass;
@@ -110,8 +141,8 @@ void CostModel::see(const Pass& pass, double predicted) {
 
 void CostModel::learn(const Pass& pass) {
   sums_.forget();
-  sums_.add(pass.rows, static_cast<double>(pass.context), pass.seconds, 1);
-  fit_ = sums_.fit();
+  sums_.add(curve_.of(pass.rows), static_cast<double>(pass.context), pass.seconds, 1);
+  fit_ = fit();
   learn_missed(pass);
   refit();
 }
@@ -119,11 +150,8 @@ void CostModel::learn(const Pass& pass) {
 // Fits all first passes again with each new one, the scale included. There is no usual time yet, and the
 // first pass may be the outlier. Passes of far fewer rows are not used as a reference.
 void CostModel::learn_first(std::span<const Pass> first) {
-  sums_ = prior_sums_;
+  sums_ = curve_.is_measured() ? Sums() : prior_sums_;
   missed_ = {};
-  std::array<double, kFirst> all{};
-  std::transform(first.begin(), first.end(), all.begin(),
-                 [&](const Pass& pass) { return pass.seconds / shape(pass.rows); });
   for (size_t i = 0; i < first.size(); ++i) {
     Pass pass = first[i];
     std::array<double, kFirst> times{};
@@ -132,11 +160,7 @@ void CostModel::learn_first(std::span<const Pass> first) {
       if (2 * other.rows >= pass.rows) times[count++] = other.seconds / shape(other.rows);
     pass.seconds =
         std::min(pass.seconds, kFirstHiccup * lower_median(std::span(times).first(count)) * shape(pass.rows));
-    // If the target measured the price of a row, any pass sets the scale; else only a pass like plain
-    // decoding.
-    if (i == 0 && prior_.relative)
-      sums_.scale(rows_expected_ ? lower_median(std::span(all).first(first.size()))
-                                 : pass.seconds / shape(pass.rows));
+    if (i == 0 && prior_.relative) sums_.scale(pass.seconds / shape(pass.rows));
     if (!std::exchange(scaled_, true)) set_scale(pass.seconds / shape(pass.rows));
     if (i + 1 == first.size()) {
       see(first[i], verify_seconds(pass.rows, pass.context));
@@ -157,9 +181,7 @@ void CostModel::learn_missed(const Pass& pass) {
   for (Missed& missed : missed_)
     missed = {kForget * missed.weight, kForget * missed.sum, kForget * missed.squares};
   if (pass.rows > kFewRows) return;
-  const double line =
-      fit_.base + fit_.per_row * pass.rows + fit_.per_context * static_cast<double>(pass.context);
-  const double share = std::clamp(pass.seconds / line - 1, -0.5, 1.0);
+  const double share = std::clamp(pass.seconds / line(pass.rows, pass.context) - 1, -0.5, 1.0);
   Missed& missed = missed_[static_cast<size_t>(pass.rows)];
   missed.weight += 1;
   missed.sum += share;
@@ -181,7 +203,7 @@ double CostModel::missed_prior() const {
 
 // Untried numbers of rows are interpolated, or take the last known correction.
 void CostModel::refit() {
-  fit_ = sums_.fit();
+  fit_ = fit();
   size_t last = 0;
   const double prior = missed_prior();
   for (size_t rows = 1; rows < missed_.size(); ++rows) {
@@ -218,8 +240,8 @@ VerifyCost CostModel::Sums::fit() const {
 }
 
 double CostModel::verify_seconds(int32_t rows, int64_t context) const {
-  const double line = fit_.base + fit_.per_row * rows + fit_.per_context * static_cast<double>(context);
-  return rows <= kFewRows ? line * (1 + correction_[static_cast<size_t>(rows)]) : line;
+  const double seconds = line(rows, context);
+  return rows <= kFewRows ? seconds * (1 + correction_[static_cast<size_t>(rows)]) : seconds;
 }
 
 // The pass that prefills also drafts the first token.
@@ -259,6 +281,9 @@ void CostModel::fill_json(nlohmann::json& out) const {
   if (drafts_.is_measured())
     out["mean"]["draft"] = {{"ms_per_token", drafts_.mean_token() * 1e3},
                             {"exchange_ms", drafts_.mean_exchange() * 1e3}};
+  for (const RowCurve::Point& point : curve_.points())
+    out["measured_before"].push_back({{"rows", point.rows}, {"passes", point.passes}});
+  if (read_token_expected_ > 0) out["prefill_ms_measured_before"] = read_token_expected_ * 1e3;
   if (passes_ == 0) return;
   const auto passes = static_cast<double>(passes_);
   out["mean"]["verify"] = {{"ms", seen_.measured / passes * 1e3},

@@ -10,6 +10,7 @@
 
 #include "coordinator/costs/draft_phases.h"
 #include "coordinator/costs/held_up.h"
+#include "coordinator/costs/row_curve.h"
 
 namespace outrider {
 
@@ -32,11 +33,12 @@ class CostModel {
  public:
   explicit CostModel(const CostPrior& prior = {});
 
-  // Before the first pass: the target's own measurement of what each further row adds to a pass of one row,
-  // as a share of it. NaN or negative: not measured.
-  void expect_rows(double price);
+  // Before the first pass: what the target measured before it joined. Without points by rows: nothing.
+  void expect_passes(const PassTimes& measured);
+  // Before the first draft: what a worker measured of its draft model. Without a step's time: nothing.
+  void expect_drafts(const PassTimes& measured);
   // Whether the target measured plain passes of this many sequences; only few rows are measured.
-  bool rows_expected(int32_t sequences) const { return rows_expected_ && sequences <= kExpectedRows; }
+  bool rows_expected(int32_t sequences) const { return 2 * sequences <= curve_.last_rows(); }
 
   // One target pass without prefill rows, from plan to result. `context`: summed over its sequences.
   void observe_verify(int32_t rows, int64_t context, double seconds);
@@ -54,23 +56,26 @@ class CostModel {
   // A worker prefilled this many prompt tokens before it drafted.
   void observe_prefill(int32_t tokens, double seconds);
 
-  const VerifyCost& verify() const { return fit_; }
+  VerifyCost verify() const;  // without corrections; where rows were measured, a line through usual ones
   DraftCost draft() const { return drafts_.cost(); }
   double verify_seconds(int32_t rows, int64_t context) const;
   double draft_token_seconds() const { return draft().per_step; }
   double probe_draft_prefill_seconds() const { return drafts_.probe_draft_prefill(); }
   // Seconds for a worker to prefill one prompt token; 0: unknown.
-  double read_token_seconds() const { return read_token_; }
+  double read_token_seconds() const { return read_token_ > 0 ? read_token_ : read_token_expected_; }
   double exchange_seconds() const { return drafts_.exchange(); }  // links and queues, there and back
 
   bool is_in_seconds() const { return scaled_; }  // else only ratios mean something
   bool draft_known() const {
     return scaled_ && ((drafts_.is_known() && !draft_doubted()) || !prior_.relative);
   }
+  // A worker measured its draft model. The way to it is unknown.
+  bool draft_expected() const { return scaled_ && drafts_.is_expected(); }
   // True after a single slow draft: it may have waited for a core, or for threads and memory in their first
   // use.
   bool draft_doubted() const {
-    return drafts_.is_single() && std::max(drafts_.exchange(), draft().per_step) > 0.5 * fit_.base;
+    return drafts_.is_single() &&
+           std::max(drafts_.exchange(), drafts_.surprising_step()) > 0.5 * verify_seconds(1, 0);
   }
 
   double draft_phase_seconds(int32_t longest, int32_t total) const;
@@ -83,9 +88,6 @@ class CostModel {
 
  private:
   static constexpr int32_t kFewRows = 32;
-  // The target measured passes of one and of five rows. So the time of a plain pass counts as known up to
-  // kExpectedRows sequences, and is extrapolated linearly up to kFewExpected rows.
-  static constexpr int32_t kExpectedRows = 4, kFewExpected = 9;
   static constexpr size_t kFirst = 16;  // passes that are fitted together
   struct Pass {
     int32_t rows = 0;
@@ -111,7 +113,6 @@ class CostModel {
   };
 
   void believe_prior();
-  void forget_expected();
   void see(const Pass& pass, double predicted);
   void learn(const Pass& pass);
   void learn_first(std::span<const Pass> first);
@@ -119,13 +120,20 @@ class CostModel {
   void set_scale(double scale);
   void refit();
   double missed_prior() const;
-  double shape(int32_t rows) const { return prior_.base + prior_.per_row * rows; }
+  VerifyCost fit() const;
+  double line(int32_t rows, int64_t context) const {
+    return fit_.base + fit_.per_row * curve_.of(rows) + fit_.per_context * static_cast<double>(context);
+  }
+  double shape(int32_t rows) const {
+    return curve_.is_measured() ? curve_.of(rows) : prior_.base + prior_.per_row * rows;
+  }
 
-  CostPrior given_, prior_;  // prior_: given_ with the target's own measurement, if any
-  bool scaled_;              // absolute seconds are known
-  bool rows_expected_ = false;
+  CostPrior prior_;
+  RowCurve curve_;            // the fit is a line over its values
+  double expected_pass_ = 1;  // seconds or, if `scaled_` is false, a ratio
+  bool scaled_;               // absolute seconds are known
   Sums prior_sums_, sums_;
-  VerifyCost fit_;
+  VerifyCost fit_;  // per_row: for each unit of curve_
   std::array<Pass, kFirst> first_;
   std::array<Missed, kFewRows + 1> missed_{};
   std::array<double, kFewRows + 1> correction_{};  // by rows; factors less 1
@@ -135,7 +143,7 @@ class CostModel {
   Seen seen_;
   DraftPhases drafts_;
   HeldUp prefill_watch_;
-  double read_token_ = 0;
+  double read_token_ = 0, read_token_expected_ = 0;
 };
 
 }  // namespace outrider

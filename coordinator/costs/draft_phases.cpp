@@ -6,16 +6,16 @@
 namespace outrider {
 namespace {
 
-constexpr double kForgetPhases = 0.98;  // weight of old measurements at each new one
-constexpr double kPriorWeight = 1;      // one draft of one token
-constexpr double kFirstPhases = 4;      // weight of the first exchange time, in drafts
+constexpr double kForgetPhases = 0.98;      // weight of old measurements at each new one
+constexpr double kPriorWeight = 1;          // one draft of one token
+constexpr double kFirstPhases = 4;          // weight of the first exchange time, in drafts
 constexpr double kProbeDraftWeight = 0.25;  // of a probe draft's time, against all before
-constexpr double kFurtherRidge = 1e-3;  // relative: in doubt a batch drafts in one pass
+constexpr double kFurtherRidge = 1e-3;      // relative: in doubt a batch drafts in one pass
 // Draft times differ by the length of the preceding prefill, and message times by the other traffic. A time
 // slice of the scheduler is much longer than both, for models fast enough for this to matter.
 constexpr double kMost = 2;
 constexpr int32_t kBusySpell = 8, kProbeDraftSpell = 3;  // outliers in a row that are taken for a change
-constexpr double kNoExchange = 0.05;                 // passes; shorter exchanges count as equal
+constexpr double kNoExchange = 0.05;                     // passes; shorter exchanges count as equal
 
 }  // namespace
 
@@ -53,6 +53,16 @@ void DraftPhases::scale(double by) {
   probe_draft_waits_ = 0;     // the time of a pass was unknown
   if (tells_token()) return;  // in seconds already
   prior_.ld *= by;
+  sums_ = prior_;
+}
+
+void DraftPhases::expect(const DraftCost& cost) {
+  if (is_known()) return;
+  expected_step_ = cost.per_step;
+  prior_ = {.ll = kPriorWeight,
+            .mm = kPriorWeight,
+            .ld = kPriorWeight * cost.per_step,
+            .md = kPriorWeight * cost.per_further};
   sums_ = prior_;
 }
 
@@ -95,13 +105,13 @@ DraftPhases::Measured DraftPhases::learn_first(const Measured& last, double pass
   Measured& place = first_[static_cast<size_t>(phases_)];
   place = last;
   // Probe drafts of one sequence say nothing about a batch.
-  if (phases_ == 0 && probe_draft_told_token_ && last.further == 0)
+  if (phases_ == 0 && (probe_draft_told_token_ || is_expected()) && last.further == 0)
     place.busy = std::min(last.busy, kMost * cost().per_step * last.longest);
   const std::span<const Measured> first(first_.data(), static_cast<size_t>(phases_) + 1);
   std::array<double, kFirst> values{};
   for (size_t i = 0; i < first.size(); ++i) values[i] = first[i].exchange - first[i].lost;
   const double usual_exchange = lower_median(std::span(values).first(first.size()));
-  sums_ = is_ratio_ ? Sums{} : prior_;
+  sums_ = is_ratio_ && !is_expected() ? Sums{} : prior_;
   Measured believed;
   for (size_t i = 0; i < first.size(); ++i) {
     believed = first[i];

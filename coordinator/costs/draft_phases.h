@@ -39,6 +39,8 @@ class DraftPhases {
   // Starts from this cost; with `is_ratio` only until a measurement exists.
   DraftPhases(double token_seconds, bool is_ratio);
   void scale(double by);  // a ratio becomes seconds
+  // Before the first draft: the cost that a worker measured.
+  void expect(const DraftCost& cost);
 
   // `pass`: seconds of a pass of one row.
   void observe(const DraftPhase& phase, double pass);
@@ -55,10 +57,18 @@ class DraftPhases {
   bool is_measured() const { return phases_ > 0; }
   bool is_known() const { return phases_ + probe_drafts_ > 0; }
   bool tells_token() const {
-    return is_measured() || probe_draft_told_token_;
+    return is_measured() || probe_draft_told_token_ || is_expected();
   }  // the cost of a token is known
   // Whether there is only one measurement: neither a second draft nor a probe draft after the first one.
   bool is_single() const { return phases_ + probe_drafts_ == 1 && !is_confirmed_; }
+
+  bool is_expected() const { return expected_step_ > 0; }
+  // The cost of a token, unless a worker measured about as much.
+  double surprising_step() const {
+    constexpr double kAsExpected = 1.5;
+    const double step = cost().per_step;
+    return step <= kAsExpected * expected_step_ ? 0 : step;
+  }
 
   int64_t phases() const { return phases_; }
   double mean_token() const { return busy_ / drafted_; }
@@ -84,6 +94,7 @@ class DraftPhases {
   void add_exchange(double exchange, int64_t before);
 
   bool is_ratio_;
+  double expected_step_ = 0;
   Sums prior_, sums_;
   std::array<Measured, kFirst> first_;
   HeldUp busy_watch_, exchange_watch_, probe_draft_watch_, prefill_watch_;

@@ -34,7 +34,7 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   self_.early = context.early;
   self_.probe_drafts = context.probe_drafts;
   self_.probe_draft_out = context.probe_draft_out;
-  self_.local = context.local && context.batch_size == 1;
+  self_.local = context.local && (context.batch_size == 1 || cost_of(context.cost).draft_expected());
   self_.found = context.found;
   self_.unread = {.seconds = context.prefill_seconds, .remaining = context.remaining};
   join(context.group);

@@ -81,7 +81,9 @@ void EwmaBatch::decide(const CostModel& cost) {
     probe_draft_out_ |= member->probe_draft_out;
     acceptance_.push_back(estimate(*member));
     const int32_t limit = member->is_read_aside() ? 0 : member->limit;
-    limits_.push_back(cost.draft_known() ? limit : std::min(limit, kFirstLength));
+    const bool is_known =
+        cost.draft_known() || (member->local && cost.draft_expected() && !cost.draft_doubted());
+    limits_.push_back(is_known ? limit : std::min(limit, kFirstLength));
     unread_.push_back(member->unread);
     total_context += member->context;
     all_chosen &= member->gamma >= 0;
@@ -232,10 +234,10 @@ int32_t EwmaBatch::choose_explorers() {
   return count;
 }
 
-// True if a single sequence may ask a drafter in its own process for its first token at once: that can at
-// worst be slow.
+// True if all sequences may ask a drafter in the coordinator's process at once: that can at worst be slow.
 bool EwmaBatch::is_first_contact(const CostModel& cost) const {
-  return alone() && !members_.empty() && members_.front()->local && !cost.draft_known();
+  return !members_.empty() && !cost.draft_known() &&
+         std::all_of(members_.begin(), members_.end(), [](const EwmaMember* m) { return m->local; });
 }
 
 // Decides whether to make probe drafts in place of drafts: if the worker's cost is unknown or stale, if the

@@ -36,7 +36,7 @@ struct EwmaMember {
   bool early = false;
   ProbeDraftMode probe_drafts = ProbeDraftMode::kNone;
   bool probe_draft_out = false;
-  bool local = false;  // the drafter is in this process, and this is the only sequence
+  bool local = false;  // the drafter is in this process; the only sequence, or its speed was measured
   bool found = false;
   UnreadPrompt unread;
   // Decisions.

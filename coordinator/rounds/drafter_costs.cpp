@@ -10,18 +10,20 @@ constexpr size_t kMaxKinds = 32;
 
 }  // namespace
 
-DrafterKind DrafterCosts::add_kind(uint64_t fingerprint) {
+DrafterKind DrafterCosts::add_kind(uint64_t fingerprint, const PassTimes& measured) {
   DrafterKind kind = std::max<uint64_t>(1, fingerprint);
   if (by_kind_.size() >= kMaxKinds && !by_kind_.contains(kind)) kind = 1;
   const auto [at, is_new] = by_kind_.try_emplace(kind);
-  if (is_new) at->second.expect_rows(row_price_);
+  if (is_new) at->second.expect_passes(pass_times_);
+  at->second.expect_drafts(measured);
+  if (by_kind_.size() == 1) all_.expect_drafts(measured);
   return kind;
 }
 
-void DrafterCosts::expect_rows(double price) {
-  row_price_ = price;
-  all_.expect_rows(price);
-  for (auto& [kind, cost] : by_kind_) cost.expect_rows(price);
+void DrafterCosts::expect_passes(const PassTimes& measured) {
+  pass_times_ = measured;
+  all_.expect_passes(measured);
+  for (auto& [kind, cost] : by_kind_) cost.expect_passes(measured);
 }
 
 void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds, bool beside_probe_draft) {

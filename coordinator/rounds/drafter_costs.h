@@ -18,9 +18,10 @@ namespace outrider {
 class DrafterCosts {
  public:
   // The kind of a worker with this fingerprint; from now on it has a cost model of its own.
-  DrafterKind add_kind(uint64_t fingerprint);
-  // CostModel::expect_rows for every present and future kind.
-  void expect_rows(double price);
+  // `measured`: by the worker, before it joined.
+  DrafterKind add_kind(uint64_t fingerprint, const PassTimes& measured = {});
+  // CostModel::expect_passes for every present and future kind.
+  void expect_passes(const PassTimes& measured);
 
   const CostModel& all() const { return all_; }
   // A single kind uses the model over all drafters.
@@ -51,7 +52,7 @@ class DrafterCosts {
   void observe_prefill(std::span<const PlannedEntry> planned);
 
   SettledPasses passes_;
-  double row_price_ = kUnknownPrice;
+  PassTimes pass_times_;     // of the target
   double longest_pass_ = 0;  // since the newest probe draft was requested
   CostModel all_;
   std::map<DrafterKind, CostModel> by_kind_;     // bounded

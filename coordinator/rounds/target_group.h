@@ -26,7 +26,7 @@ class TargetGroup {
   void join(PeerId peer, Hello hello) {
     peer_ = peer;
     hello_ = std::move(hello);
-    costs.expect_rows(hello_.row_price);
+    costs.expect_passes(hello_.pass_times);
     own_kind_ = hello_.co_located_drafter == 0 ? 0 : costs.add_kind(own_fingerprint());
     kv.reset(kv_blocks_of(hello_));
   }

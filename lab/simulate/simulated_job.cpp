@@ -7,10 +7,18 @@ namespace {
 
 Clock::time_point clock_time(SimTime at) { return Clock::time_point(std::chrono::nanoseconds(at)); }
 
-// The row price that a target would measure before it joins.
-float row_price(const ForwardCost& cost) {
-  constexpr int64_t kRows = 5;
-  return static_cast<float>((cost.seconds(kRows, 0) / cost.seconds(1, 0) - 1) / (kRows - 1));
+// The times that a worker would measure before it joins (warm_up in start/load_models.h).
+PassTimes pass_times(const ForwardCost& cost, Role role) {
+  const double row = cost.seconds(1, 0);
+  constexpr int64_t kPrefill = 32;
+  PassTimes times{.row_ns = static_cast<int64_t>(row * 1e9), .by_rows = {}};
+  if (role == Role::kDraft)
+    times.prefill_token_ns =
+        std::max<int64_t>(1, static_cast<int64_t>((cost.seconds(kPrefill, 0) - row) / kPrefill * 1e9));
+  for (const int32_t rows : {2, 3, 5, 9, 17})
+    if (role == Role::kTarget || rows == 5)
+      times.by_rows.push_back({.rows = rows, .passes = static_cast<float>(cost.seconds(rows, 0) / row)});
+  return times;
 }
 
 Hello hello(Role role, uint64_t generation, const JobOptions& options) {
@@ -26,7 +34,7 @@ Hello hello(Role role, uint64_t generation, const JobOptions& options) {
           .kv_blocks = role == Role::kTarget ? options.kv_blocks : 0,
           .hidden_state_head = options.hidden_state_row_bytes > 0 ? uint64_t{1} : 0,
           .hidden_state_width = options.hidden_state_row_bytes > 0 ? 1 : 0,
-          .row_price = role == Role::kTarget ? row_price(options.target) : kUnknownPrice};
+          .pass_times = pass_times(role == Role::kTarget ? options.target : options.draft, role)};
 }
 
 ProtocolOptions protocol_options(const JobOptions& options) {

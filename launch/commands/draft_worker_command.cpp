@@ -42,7 +42,7 @@ bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 
 
 // The models of a worker, as far as its drafter needs them.
 struct WorkerModels {
-  std::unique_ptr<Model> model;
+  LoadedModel draft;
   std::shared_ptr<const DraftHead> head;
   std::unique_ptr<Head> hidden_state_head;
 };
@@ -106,6 +106,7 @@ class JoinedWorker {
             models_.hidden_state_head ? static_cast<int32_t>(models_.hidden_state_head->hidden_size()) : 0,
         .successors = settings_.run.models.reads_successors(),
         .finds_text = settings_.run.models.finds_text(),
+        .pass_times = models_.draft.pass_times,
         .join_timeout = kJoinTimeout,
         .asked_to_leave = asked_to_leave};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
@@ -120,12 +121,12 @@ class JoinedWorker {
     auto hidden_states = states_of(*welcome, options.generation);
     std::optional<milliseconds> pause;
     {
-      const auto drafter =
-          models_.hidden_state_head
-              ? make_head_worker(settings_.run.models, *models_.hidden_state_head, welcome->eos_ids,
-                                 hidden_states.get())
-              : make_drafter(settings_.run.models, prepared_, models_.model.get(), welcome->target.vocab_size,
-                             welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
+      const auto drafter = models_.hidden_state_head
+                               ? make_head_worker(settings_.run.models, *models_.hidden_state_head,
+                                                  welcome->eos_ids, hidden_states.get())
+                               : make_drafter(settings_.run.models, prepared_, models_.draft.model.get(),
+                                              welcome->target.vocab_size, welcome->eos_ids, head_,
+                                              slices ? slices->rows() : nullptr);
       DraftWorker worker(*drafter, *transport, options);
       RETURN_IF_ERROR(worker.serve());
       pause = worker.rest();
@@ -176,7 +177,7 @@ class JoinedWorker {
   }
 
   void use_links(const Welcome& welcome, SliceSender& slices) const {
-    if (!models_.model) return;
+    if (!models_.draft.model) return;
     const std::string gpu = linkable_gpu(device());
     if (!may_link(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return;
     constexpr int kMaxDrafts = 8;  // in transfer; further drafts use the sockets
@@ -213,7 +214,7 @@ Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepa
           load_head(settings.run, prepared, settings.run.models.sequences(), std::move(compute)));
     }
     if (settings.run.models.uses_draft_model()) {
-      ASSIGN_OR_RETURN(models.model, ranks.load());
+      ASSIGN_OR_RETURN(models.draft, ranks.load());
       ASSIGN_OR_RETURN(models.head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
     }
     return models;
@@ -245,7 +246,8 @@ struct Prepared {
 
 Result<Prepared> prepare_job(const DraftWorkerSettings& settings, bool warns) {
   if (settings.connect.empty())
-    return invalid_argument("--connect is missing: name the endpoint that `outrider generate --listen` prints");
+    return invalid_argument(
+        "--connect is missing: name the endpoint that `outrider generate --listen` prints");
   ASSIGN_OR_RETURN(ZmqOptions zmq, joining_options(settings));
   ASSIGN_OR_RETURN(Preparation prepared, prepare_drafter(settings.run));
   if (warns && !settings.run.quiet) tell_warnings(prepared);

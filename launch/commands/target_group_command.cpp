@@ -51,7 +51,7 @@ class GroupRank {
   Status run() {
     const IndexRange ids =
         vocab_range(prepared_.target_info.vocab_size, {.tp_rank = group_.rank(), .tp_size = group_.size()});
-    ASSIGN_OR_RETURN(const LoadedTarget target, load_target(settings_.run, prepared_, threads_, group_));
+    ASSIGN_OR_RETURN(const LoadedModel target, load_target(settings_.run, prepared_, threads_, group_));
     ASSIGN_OR_RETURN(const auto head, load_draft_head(settings_.run, ids, threads_));
     alone_since_ = Clock::now();
     while (true) {
@@ -65,7 +65,7 @@ class GroupRank {
       if (!goes_on(transport != nullptr)) return ended;
       Status status =
           run_joined_rank(settings_.run, prepared_, threads_, group_, transport.get(),
-                          {target.model.get(), target.row_price, head}, {is_leaving, [this] { joined(); }});
+                          {target.model.get(), target.pass_times, head}, {is_leaving, [this] { joined(); }});
       transport.reset();
       if (leads()) status = judge(std::move(status));
       if (!goes_on(status.ok() && !ended_)) return status;

@@ -9,6 +9,14 @@
 namespace outrider {
 namespace {
 
+// What a target measures whose every further row adds `price` passes.
+PassTimes rows_at(double price) {
+  PassTimes times;
+  for (const int32_t rows : {2, 3, 5, 9, 17})
+    times.by_rows.push_back({.rows = rows, .passes = static_cast<float>(1 + price * (rows - 1))});
+  return times;
+}
+
 TEST(CostModel, TheFirstPassSetsTheScale) {
   CostModel cost;
   const double ratio = cost.draft_token_seconds() / cost.verify_seconds(1, 0);
@@ -24,7 +32,7 @@ TEST(CostModel, TheFirstPassSetsTheScale) {
 TEST(CostModel, RowsCostWhatTheTargetMeasured) {
   for (const double price : {0.0, 0.02, 0.3, 0.8}) {
     CostModel cost;
-    cost.expect_rows(price);
+    cost.expect_passes(rows_at(price));
     EXPECT_TRUE(cost.rows_expected(1));
     EXPECT_FALSE(cost.rows_expected(64)) << "only passes of few rows were measured";
     EXPECT_FALSE(cost.is_in_seconds());
@@ -39,38 +47,84 @@ TEST(CostModel, RowsCostWhatTheTargetMeasured) {
 // A batch of many is bound by something else than the few rows that were measured.
 TEST(CostModel, OfALargeBatchNothingWasMeasured) {
   CostModel cost, untold;
-  cost.expect_rows(0.3);
+  cost.expect_passes(rows_at(0.3));
   for (CostModel* each : {&cost, &untold}) each->observe_verify(64, 10, 0.004);
   EXPECT_FALSE(cost.rows_expected(1));
   EXPECT_EQ(cost.verify_seconds(128, 10), untold.verify_seconds(128, 10));
 }
 
+// Rows of kernels for four rows at a time: between the measured points passes grow, and never shrink.
+TEST(CostModel, AMeasuredStaircaseIsKnownBeforeTheFirstPass) {
+  const RowCost measured[]{{2, 1.02f}, {3, 1.05f}, {5, 1.9f}, {9, 2.8f}, {17, 4.9f}};
+  CostModel cost;
+  cost.expect_passes({.row_ns = 50'000'000, .by_rows = {std::begin(measured), std::end(measured)}});
+  EXPECT_TRUE(cost.is_in_seconds());
+  EXPECT_NEAR(cost.verify_seconds(1, 0), 0.05, 1e-6);
+  for (const RowCost& point : measured)
+    EXPECT_NEAR(cost.verify_seconds(point.rows, 0), 0.05 * point.passes, 1e-4) << point.rows;
+  for (int32_t rows = 2; rows < 40; ++rows)
+    EXPECT_GE(cost.verify_seconds(rows, 0), cost.verify_seconds(rows - 1, 0)) << rows;
+  // The machine is twice as slow later. The curve keeps its form, also where only one length was passed.
+  for (int i = 0; i < 100; ++i) cost.observe_verify(3, 10, 0.105);
+  EXPECT_NEAR(cost.verify_seconds(1, 10), 0.1, 0.005);
+  EXPECT_NEAR(cost.verify_seconds(5, 10), 0.19, 0.01);
+}
+
+TEST(CostModel, AMeasurementWithoutOrderIsNone) {
+  for (const std::vector<RowCost>& measured :
+       {std::vector<RowCost>{{5, 2}, {2, 1}}, {{1, 1}}, {{2, 0}}, {{-3, 2}}, {{2, NAN}}}) {
+    CostModel cost;
+    cost.expect_passes({.row_ns = 1000, .by_rows = measured});
+    EXPECT_FALSE(cost.rows_expected(1));
+    EXPECT_FALSE(cost.is_in_seconds());
+  }
+}
+
+// A draft model that was measured before the first request, and a draft that confirms it: no doubt.
+TEST(CostModel, AMeasuredDraftModelIsKnownBeforeTheFirstDraft) {
+  CostModel cost;
+  cost.expect_drafts({.row_ns = 20'000'000, .by_rows = {{5, 1.8f}}, .prefill_token_ns = 6'000'000});
+  EXPECT_FALSE(cost.draft_expected()) << "passes have no scale";
+  PassTimes target = rows_at(0.1);
+  target.row_ns = 40'000'000;
+  cost.expect_passes(target);
+  EXPECT_TRUE(cost.draft_expected());
+  EXPECT_FALSE(cost.draft_known());
+  EXPECT_NEAR(cost.draft_phase_seconds(3, 3), 0.06, 1e-3);
+  EXPECT_NEAR(cost.draft_phase_seconds(3, 12), 0.06 + 9 * 0.004, 1e-3);
+  EXPECT_DOUBLE_EQ(cost.read_token_seconds(), 0.006);
+  cost.observe_verify(1, 10, 0.04);
+  cost.observe_draft_phase(2, 2, 0.05, 0.05);
+  EXPECT_FALSE(cost.draft_doubted());
+  EXPECT_NEAR(cost.draft_token_seconds(), 0.025, 0.002) << "a measured draft counts more";
+}
+
 TEST(CostModel, WhatATargetMeasuredWronglyIsCorrected) {
   CostModel cost;
-  cost.expect_rows(0.5);
-  for (int i = 0; i < 40; ++i) cost.observe_verify(i % 4 == 0 ? 1 : 5, 10, 0.004);
+  cost.expect_passes(rows_at(0.5));
+  for (int i = 0; i < 80; ++i) cost.observe_verify(i % 4 == 0 ? 1 : 5, 10, 0.004);
   EXPECT_NEAR(cost.verify_seconds(5, 10) / cost.verify_seconds(1, 10), 1, 0.15);
 }
 
 TEST(CostModel, NonsenseAndWhatComesLateIsNoMeasure) {
-  for (const double price : {-1.0, double{NAN}, -double{INFINITY}}) {
+  for (const double price : {-2.0, double{NAN}, -double{INFINITY}}) {
     CostModel cost, untold;
-    cost.expect_rows(price);
+    cost.expect_passes(rows_at(price));
     EXPECT_FALSE(cost.rows_expected(1));
     cost.observe_verify(1, 10, 0.004);
     untold.observe_verify(1, 10, 0.004);
     EXPECT_EQ(cost.verify_seconds(9, 10), untold.verify_seconds(9, 10));
   }
   CostModel vast;
-  vast.expect_rows(INFINITY);
+  vast.expect_passes(rows_at(INFINITY));
   vast.observe_verify(1, 10, 0.004);
   EXPECT_NEAR(vast.verify_seconds(1, 10), 0.004, 1e-4);
-  EXPECT_LE(vast.verify_seconds(5, 10), 0.020) << "at most a whole pass for each row";
+  EXPECT_LE(vast.verify_seconds(5, 10), 0.0201) << "at most a whole pass for each row";
 
   CostModel late;  // a group that came back: what its passes told is better
   for (int i = 0; i < 20; ++i) late.observe_verify(1 + i % 5, 10, 0.004);
   const double before = late.verify_seconds(5, 10);
-  late.expect_rows(0.9);
+  late.expect_passes(rows_at(0.9));
   EXPECT_EQ(late.verify_seconds(5, 10), before);
 }
 
