@@ -229,6 +229,8 @@ Status check_key(const JsonObject& config, const std::string& key, const json& v
 
 }  // namespace
 
+bool is_harmless_key(std::string_view key) { return listed(kHarmless, key); }
+
 Status check_config_keys(const JsonObject& config, ModelFamily family,
                          std::span<const std::string_view> also) {
   for (const auto& [key, value] : config.members().items())

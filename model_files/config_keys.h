@@ -10,6 +10,9 @@
 
 namespace outrider {
 
+// Whether a key says nothing about what a model computes: "transformers_version".
+bool is_harmless_key(std::string_view key);
+
 // Every key is one that is read for this family (family.h), has the value that changes nothing, or is
 // known to be harmless. Null counts as absent. Errors name file and key. `also`: keys that the caller reads.
 Status check_config_keys(const JsonObject& config, ModelFamily family,

@@ -126,7 +126,7 @@ constexpr std::array kFamilies = {
                  .reads_mlp_bias = true},
     FamilyTraits{.family = ModelFamily::kMistral,
                  .title = "Mistral",
-                 .models = "Mistral 7B to Large",
+                 .models = "Mistral 7B to Large, Mistral Small 3",
                  .model_type = "mistral",
                  .architecture = "MistralForCausalLM",
                  .special = "windows",
@@ -144,7 +144,7 @@ constexpr std::array kFamilies = {
                  .defaults = {.window = 4096}},
     FamilyTraits{.family = ModelFamily::kQwen3,
                  .title = "Qwen3",
-                 .models = "Qwen3",
+                 .models = "Qwen3; the text model of Qwen3-VL",
                  .model_type = "qwen3",
                  .architecture = "Qwen3ForCausalLM",
                  .special = "norms of every q and k head; windows",
@@ -152,7 +152,8 @@ constexpr std::array kFamilies = {
                  .attention_bias = AttentionBias::kQkvoByKey,
                  .windows = Windows::kUpperLayers,
                  .keys = kQwenKeys,
-                 .defaults = {.head_dim = 128, .window = 4096}},
+                 .defaults = {.head_dim = 128, .window = 4096},
+                 .other_type = "qwen3_vl_text"},
     FamilyTraits{.family = ModelFamily::kGemma2,
                  .title = "Gemma 2",
                  .models = "Gemma 2",
@@ -173,7 +174,7 @@ constexpr std::array kFamilies = {
                  .defaults = {.head_dim = 256, .window = 4096, .tied = true}},
     FamilyTraits{.family = ModelFamily::kGemma3,
                  .title = "Gemma 3",
-                 .models = "Gemma 3 270M and 1B, which read text alone",
+                 .models = "Gemma 3; its image tower is not read",
                  .model_type = "gemma3_text",
                  .architecture = "Gemma3ForCausalLM",
                  .special =
@@ -296,7 +297,7 @@ constexpr std::array kFamilies = {
                  .keys = kDeepseekV2Keys},
     FamilyTraits{.family = ModelFamily::kDeepseekV3,
                  .title = "DeepSeek-V3",
-                 .models = "DeepSeek-V3, V3-0324, V3.1, R1, Moonlight",
+                 .models = "DeepSeek-V3, V3-0324, V3.1, R1, Moonlight, Kimi K2",
                  .model_type = "deepseek_v3",
                  .architecture = "DeepseekV3ForCausalLM",
                  .special =
@@ -304,7 +305,8 @@ constexpr std::array kFamilies = {
                      "shared ones",
                  .latent_attention = true,
                  .experts = &kDeepseekV3Experts,
-                 .keys = kDeepseekV3Keys},
+                 .keys = kDeepseekV3Keys,
+                 .other_type = "kimi_k2"},
 };
 
 constexpr bool is_in_order() {
@@ -339,7 +341,9 @@ const FamilyTraits* find_architecture(std::string_view architecture) {
   return find(&FamilyTraits::architecture, architecture);
 }
 const FamilyTraits* find_model_type(std::string_view model_type) {
-  return find(&FamilyTraits::model_type, model_type);
+  for (const FamilyTraits& row : kFamilies)
+    if (row.is_type(model_type)) return &row;
+  return nullptr;
 }
 std::string supported_titles() { return listed(&FamilyTraits::title); }
 std::string supported_architectures() { return listed(&FamilyTraits::architecture); }

@@ -102,6 +102,11 @@ struct FamilyTraits {
   const ExpertNames* experts = nullptr;
   std::span<const std::string_view> keys = {};  // further ones that it reads
   FamilyDefaults defaults = {};
+  std::string_view other_type = {};  // a second "model_type" under which the family is published
+
+  bool is_type(std::string_view type) const {
+    return type == model_type || (!other_type.empty() && type == other_type);
+  }
 };
 
 std::span<const FamilyTraits> family_table();

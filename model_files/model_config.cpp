@@ -18,6 +18,7 @@
 #include "model_files/layer_kinds.h"
 #include "model_files/quantization_config.h"
 #include "model_files/rope_config.h"
+#include "model_files/wrapper_config.h"
 
 namespace outrider {
 namespace {
@@ -37,7 +38,7 @@ Result<ModelFamily> read_family(const JsonObject& config) {
     const std::string name = list->front().get<std::string>();
     found = find_architecture(name);
     if (found == nullptr) return config.refused("architectures", "is " + name + supported);
-    if (!type.empty() && type != found->model_type)
+    if (!type.empty() && !found->is_type(type))
       return config.wrong("model_type", fmt::format("is {}, but \"architectures\" says {}", type, name));
   } else {
     if (type.empty()) return config.wrong("architectures", "is missing, and so is \"model_type\"");
@@ -234,13 +235,14 @@ Status read_dtype(const JsonObject& config, ModelConfig& out) {
 struct ConfigJson {
   json root;
   bool norms_hold_one = false;  // the file's norms are 1 + weight already
+  std::string where = "config.json";
 };
 
 Result<ConfigJson> read_config_json(const std::filesystem::path& directory) {
   if (is_gguf_path(directory)) {
     ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(directory));
     ASSIGN_OR_RETURN(json root, gguf_config(parts.content, directory.string()));
-    return ConfigJson{std::move(root), gguf_norms_hold_one(parts.content)};
+    return ConfigJson{.root = std::move(root), .norms_hold_one = gguf_norms_hold_one(parts.content)};
   }
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error))
@@ -251,7 +253,10 @@ Result<ConfigJson> read_config_json(const std::filesystem::path& directory) {
     return not_found((directory / "config.json").string() +
                      ": no such file; give the directory of a Hugging Face model, or a .gguf file");
   if (!root.ok()) return root.status();
-  return ConfigJson{std::move(root).value()};
+  ASSIGN_OR_RETURN(const JsonObject whole, JsonObject::view(*root, (directory / "config.json").string()));
+  ASSIGN_OR_RETURN(std::optional<json> text, text_model_config(whole));
+  if (text) return ConfigJson{.root = std::move(*text), .where = "config.json: text_config"};
+  return ConfigJson{.root = std::move(root).value()};
 }
 
 }  // namespace
@@ -309,7 +314,7 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
 Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
   ASSIGN_OR_RETURN(const ConfigJson read, read_config_json(model_directory));
   const std::filesystem::path file =
-      is_gguf_path(model_directory) ? model_directory : model_directory / "config.json";
+      is_gguf_path(model_directory) ? model_directory : model_directory / read.where;
   ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(read.root, file.string()));
   if (config.has("draft_vocab_size"))
     return config.refused(

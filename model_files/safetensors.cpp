@@ -19,6 +19,7 @@
 #include "base/threads.h"
 #include "model_files/gguf_model.h"
 #include "model_files/gguf_parts.h"
+#include "model_files/wrapper_config.h"
 
 namespace outrider {
 namespace {
@@ -131,6 +132,12 @@ SafetensorsFile::SafetensorsFile(MappedFile file, std::vector<TensorInfo> tensor
 Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   ASSIGN_OR_RETURN(std::vector<TensorInfo> tensors, parse_safetensors(file.bytes(), path.string()));
+  std::set<std::string_view> names;
+  for (TensorInfo& tensor : tensors) {
+    tensor.name = text_model_name(std::move(tensor.name));
+    if (!names.insert(tensor.name).second)
+      return malformed(fmt::format("{}: two tensors are {} of the text model", path.string(), tensor.name));
+  }
   return SafetensorsFile(std::move(file), std::move(tensors));
 }
 
@@ -154,7 +161,9 @@ Result<std::map<std::string, std::string>> read_index(const std::filesystem::pat
     if (!shard.is_string() || !is_plain_file_name(shard.get_ref<const std::string&>()))
       return index.wrong("weight_map", "puts " + tensor.substr(0, 200) +
                                            " in something other than a file of the same directory");
-    shard_of.emplace(tensor, shard.get<std::string>());
+    if (!shard_of.emplace(text_model_name(tensor), shard.get<std::string>()).second)
+      return index.wrong("weight_map",
+                         "has two tensors " + text_model_name(tensor).substr(0, 200) + " of the text model");
   }
   return shard_of;
 }

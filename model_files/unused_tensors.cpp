@@ -9,6 +9,7 @@
 #include <set>
 
 #include "model_files/weight_map.h"
+#include "model_files/wrapper_config.h"
 
 namespace outrider {
 
@@ -121,7 +122,7 @@ Result<std::vector<std::string_view>> unused_tensors(const TensorFiles& files, c
     if (used.contains(&tensor) || is_shape_of_used(files, name, used) ||
         name.ends_with(".rotary_emb.inv_freq"))
       continue;
-    if (is_for_drafts(name, config.num_layers)) {
+    if (is_for_drafts(name, config.num_layers) || is_of_images_or_sound(name)) {
       unused.push_back(name);
       continue;
     }

@@ -18,6 +18,12 @@ Result<std::vector<std::string>> take_parts(const json& parts) {
   std::vector<std::string> texts;
   for (const json& part : parts) {
     const json* const type = part.is_object() ? find_field(part, "type") : nullptr;
+    if (type && (*type == "image_url" || *type == "image" || *type == "input_image" ||
+                 *type == "input_audio" || *type == "audio_url" || *type == "video_url" || *type == "file"))
+      return unsupported(
+          fmt::format("\"messages\": a content part is of type {}; only the text model is read here, so that "
+                      "parts must be {{\"type\": \"text\", \"text\": ...}}",
+                      json_text(*type)));
     if (!type || *type != "text")
       return unsupported(
           fmt::format("\"messages\": a content part of type {} is not understood; parts must be {{\"type\": "

@@ -13,6 +13,7 @@
 #include "model_files/gguf_file.h"
 #include "model_files/safetensors.h"
 #include "model_files/unused_tensors.h"
+#include "model_files/wrapper_config.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
 
@@ -50,6 +51,10 @@ Status check_weights(const std::string& directory, const ModelConfig& config, co
     warnings.push_back(fmt::format(
         "{}: {}* is a module of multi-token prediction, which drafts with --drafter mtp --draft-model {}",
         model, module, directory));
+  if (const size_t ignored = std::erase_if(unused, is_of_images_or_sound); ignored > 0)
+    warnings.push_back(fmt::format(
+        "{}: {} tensor{} that read images or sound will not be used; this program reads text alone", model,
+        ignored, ignored == 1 ? "" : "s"));
   if (!unused.empty())
     warnings.push_back(
         fmt::format("{}: {} tensor{} that its config.json does not ask for will not be used: {}", model,

@@ -16,6 +16,7 @@
 #include "model_files/gguf_model.h"
 #include "model_files/unused_tensors.h"
 #include "model_files/weight_map.h"
+#include "model_files/wrapper_config.h"
 #include "tests/model/model_suite.h"
 #include "tests/model/tensors_to_change.h"
 #include "tests/support/temporary_directory.h"
@@ -71,6 +72,42 @@ std::vector<float> floats_of(const TensorInfo& tensor) {
   std::vector<float> values(tensor.data.size() / sizeof(float));
   std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
   return values;
+}
+
+// Under both names that a text model's tensors have in a checkpoint with images, with tensors of images
+// beside them.
+TEST(TextModel, OfAModelForImagesHasTheSameNumbers) {
+  const auto original = testing::golden_model("mistral-window");
+  const auto single = make_single_collectives();
+  const auto ids = testing::random_ids(30, 120, 3);
+  const auto expected =
+      testing::logits_in_chunks(*testing::load_or_die(original, {}, *single), ids, ids.size());
+  for (const std::string prefix : {"language_model.model.", "model.language_model."}) {
+    testing::TensorsToChange file(original / "model.safetensors");
+    const auto tensors = std::exchange(file.tensors, {});
+    for (const auto& [name, tensor] : tensors) {
+      const bool is_head = name.starts_with("lm_head."), is_older = prefix.starts_with("language_model.");
+      file.tensors[is_head ? (is_older ? "language_model." : "") + name : prefix + name.substr(6)] = tensor;
+    }
+    const auto codes = testing::TensorsToChange::Tensor{"F32", {1}, std::string(4, 0)};
+    file.tensors["vision_tower.layers.0.q_proj.weight_scale"] = codes;
+    file.tensors["model.visual.merger.weight"] = codes;
+    const TemporaryDirectory whole;
+    file.write(whole.path() / "model.safetensors");
+    auto text = nlohmann::json::parse(std::ifstream(original / "config.json"));
+    text.erase("architectures");
+    whole.write("config.json", nlohmann::json{{"architectures", {"Mistral3ForConditionalGeneration"}},
+                                              {"model_type", "mistral3"},
+                                              {"text_config", text}}
+                                   .dump());
+    const Opened model(whole.path());
+    const auto unused = unused_tensors(model.files, model.config);
+    ASSERT_TRUE(unused.ok()) << unused.status().message();
+    EXPECT_EQ(unused->size(), 2u);
+    for (const std::string_view name : *unused) EXPECT_TRUE(is_of_images_or_sound(name)) << name;
+    auto loaded = testing::load_or_die(whole.path(), {}, *single);
+    EXPECT_TRUE(testing::same_bits(expected, testing::logits_in_chunks(*loaded, ids, ids.size()))) << prefix;
+  }
 }
 
 class PublishedFormat : public ::testing::TestWithParam<std::string> {

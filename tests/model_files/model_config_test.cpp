@@ -473,6 +473,59 @@ TEST(ModelConfig, Deepseek) {
   expect_refused(with(llama(), {{"kv_lora_rank", 32}}), "kv_lora_rank", "32");
 }
 
+// As mistralai/Mistral-Small-3.1-24B and google/gemma-3-4b-it have it, with smaller sizes.
+TEST(ModelConfig, TheTextModelOfAModelForImagesIsRead) {
+  json text = without(mistral(), "architectures");
+  const json whole{{"architectures", {"Mistral3ForConditionalGeneration"}},
+                   {"model_type", "mistral3"},
+                   {"image_token_index", 10},
+                   {"multimodal_projector_bias", false},
+                   {"projector_hidden_act", "gelu"},
+                   {"spatial_merge_size", 2},
+                   {"torch_dtype", "bfloat16"},
+                   {"eos_token_id", {1, 106}},
+                   {"transformers_version", "4.50.0.dev0"},
+                   {"vision_feature_layer", -1},
+                   {"vision_config", {{"hidden_size", 8}, {"model_type", "pixtral"}}},
+                   {"text_config", text}};
+  const auto config = read(whole);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->family, ModelFamily::kMistral);
+  EXPECT_EQ(config->torch_dtype, Dtype::kBF16);
+  EXPECT_EQ(config->eos, (std::vector{TokenId(1), TokenId(106)}));
+  EXPECT_FALSE(config->tie_word_embeddings);
+  EXPECT_TRUE(read(with(whole, {{"tie_word_embeddings", true}}))->tie_word_embeddings);
+  expect_refused(with(whole, {{"warp_factor", 2}}), "warp_factor", "text_config");
+  expect_refused(with(whole, {{"is_encoder_decoder", true}}), "is_encoder_decoder", "text_config");
+  expect_refused(with(whole, {{"text_config", with(text, {{"warp_factor", 2}})}}), "warp_factor", "remove");
+  expect_refused(with(whole, {{"text_config", with(text, {{"model_type", "ministral3"}})}}), "model_type",
+                 "ministral3");
+  expect_invalid(with(whole, {{"text_config", without(text, "model_type")}}), "model_type", "missing");
+  const json small{{"hidden_size", 64},
+                   {"intermediate_size", 96},
+                   {"model_type", "gemma3_text"},
+                   {"num_hidden_layers", 12},
+                   {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                   {"sliding_window", 1024}};
+  const json gemma{{"architectures", {"Gemma3ForConditionalGeneration"}}, {"text_config", small}};
+  const auto gemma3 = read(gemma);
+  ASSERT_TRUE(gemma3.ok()) << gemma3.status().message();
+  EXPECT_EQ(gemma3->vocab_size, 262208);
+  EXPECT_EQ(gemma3->num_kv_heads, 4);
+  EXPECT_EQ(gemma3->layer(4).window, 1024);
+  EXPECT_EQ(gemma3->layer(5).window, 0);
+}
+
+// moonshotai/Kimi-K2-Instruct names DeepSeek-V3's architecture and a type of its own.
+TEST(ModelConfig, KimiK2IsDeepseekV3) {
+  const auto config =
+      read(with(family(ModelFamily::kDeepseekV3), {{"model_type", "kimi_k2"}, {"n_group", 1}}));
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->family, ModelFamily::kDeepseekV3);
+  EXPECT_EQ(config->experts->groups, 1);
+  expect_invalid(with(llama(), {{"model_type", "kimi_k2"}}), "model_type", "LlamaForCausalLM");
+}
+
 TEST(ModelConfig, KeysOfAnotherFamilyAreRefused) {
   // The class in transformers ignores them, other programs may not.
   expect_refused(with(llama(), {{"sliding_window", 64}}), "sliding_window", "Llama");
