@@ -210,7 +210,7 @@ Status check_use_sliding_window(const JsonObject& config, const json& value, Mod
 Status check_key(const JsonObject& config, const std::string& key, const json& value, ModelFamily family) {
   if (listed(kRead, key) || listed(kHarmless, key) || reads(traits_of(family), key)) return {};
   // Files of Qwen3-MoE say what their class does anyway.
-  if (key == "use_qk_norm" && traits_of(family).qk_norm == QkNorm::kHead)
+  if (key == "use_qk_norm" && traits_of(family).qk_norm != QkNorm::kNone)
     return value == true ? Status()
                          : config.refused(key, fmt::format("is {}, but {} norms q and k; remove it",
                                                            shown(value), architecture_name(family)));

@@ -73,6 +73,25 @@ constexpr ExpertNames kDeepseekV2Experts{.block = "mlp.",
                                          .shared = "shared_experts.",
                                          .shared_is_gated = false,
                                          .dense_layers_first = true};
+constexpr ExpertNames kMinimaxM2Experts{.block = "block_sparse_moe.",
+                                        .gate = "w1",
+                                        .up = "w3",
+                                        .down = "w2",
+                                        .count_key = "num_local_experts",
+                                        .size_key = "intermediate_size",
+                                        .routing = Routing::kCorrectedAlone,
+                                        .correction = "e_score_correction_bias"};
+constexpr ExpertNames kGlm4MoeExperts{.block = "mlp.",
+                                      .gate = "gate_proj",
+                                      .up = "up_proj",
+                                      .down = "down_proj",
+                                      .count_key = "n_routed_experts",
+                                      .size_key = "moe_intermediate_size",
+                                      .has_shared = true,
+                                      .routing = Routing::kCorrected,
+                                      .shared = "shared_experts.",
+                                      .shared_is_gated = false,
+                                      .dense_layers_first = true};
 constexpr ExpertNames kDeepseekV3Experts{.block = "mlp.",
                                          .gate = "gate_proj",
                                          .up = "up_proj",
@@ -83,7 +102,8 @@ constexpr ExpertNames kDeepseekV3Experts{.block = "mlp.",
                                          .routing = Routing::kCorrected,
                                          .shared = "shared_experts.",
                                          .shared_is_gated = false,
-                                         .dense_layers_first = true};
+                                         .dense_layers_first = true,
+                                         .factor = 2.5};
 
 using Keys = std::string_view;
 constexpr std::array kQwenKeys = std::to_array<Keys>({"use_sliding_window"});
@@ -114,6 +134,15 @@ constexpr std::array kDeepseekV3Keys = std::to_array<Keys>(
      "scoring_func",          "moe_layer_freq",   "n_shared_experts", "q_lora_rank", "kv_lora_rank",
      "qk_nope_head_dim",      "qk_rope_head_dim", "qk_head_dim",      "v_head_dim",  "first_k_dense_replace",
      "routed_scaling_factor", "aux_loss_alpha",   "seq_aux",          "ep_size",     "rope_interleave"});
+
+constexpr std::array kSeedOssKeys = std::to_array<Keys>({"attention_out_bias", "residual_dropout"});
+constexpr std::array kGlm4MoeKeys =
+    std::to_array<Keys>({"num_experts_per_tok", "norm_topk_prob", "n_group", "topk_group", "n_shared_experts",
+                         "first_k_dense_replace", "routed_scaling_factor", "use_qk_norm"});
+// "use_mtp", "num_mtp_modules", "mtp_transformer_layers": of modules for drafts.
+constexpr std::array kMinimaxM2Keys = std::to_array<Keys>(
+    {"num_experts_per_tok", "scoring_func", "use_routing_bias", "shared_intermediate_size", "rotary_dim",
+     "qk_norm_type", "attn_type_list", "use_mtp", "num_mtp_modules", "mtp_transformer_layers"});
 
 constexpr std::array kFamilies = {
     FamilyTraits{.family = ModelFamily::kLlama,
@@ -307,6 +336,57 @@ constexpr std::array kFamilies = {
                  .experts = &kDeepseekV3Experts,
                  .keys = kDeepseekV3Keys,
                  .other_type = "kimi_k2"},
+    FamilyTraits{
+        .family = ModelFamily::kOlmo3,
+        .title = "OLMo 3",
+        .models = "OLMo 3 7B and 32B",
+        .model_type = "olmo3",
+        .architecture = "Olmo3ForCausalLM",
+        .special = "as OLMo 2 with a window in three of four layers, which have a rotation of their own",
+        .norm_place = NormPlace::kAfter,
+        .qk_norm = QkNorm::kWhole,
+        .attention_bias = AttentionBias::kQkvoByKey,
+        .windows = Windows::kByPattern,
+        .defaults =
+            {.rope_theta = 500000, .norm_epsilon = 1e-5, .window = 4096, .full_every = 4, .local_theta = 0}},
+    FamilyTraits{.family = ModelFamily::kSeedOss,
+                 .title = "Seed-OSS",
+                 .models = "Seed-OSS-36B",
+                 .model_type = "seed_oss",
+                 .architecture = "SeedOssForCausalLM",
+                 .special = "biases of q, k and v",
+                 .attention_bias = AttentionBias::kByTwoKeys,
+                 .reads_mlp_bias = true,
+                 .keys = kSeedOssKeys,
+                 .defaults = {.head_dim = 128, .attention_bias = true}},
+    FamilyTraits{
+        .family = ModelFamily::kGlm4Moe,
+        .title = "GLM-4.5",
+        .models = "GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7",
+        .model_type = "glm4_moe",
+        .architecture = "Glm4MoeForCausalLM",
+        .special = "a mixture of experts, chosen by corrected sigmoids, beside a shared one; partly rotated "
+                   "heads; biases of q, k and v; norms of every q and k head where the file has them",
+        .qk_norm = QkNorm::kHead,
+        .qk_norm_by_key = true,
+        .attention_bias = AttentionBias::kByTwoKeys,
+        .partial_rotation = true,
+        .experts = &kGlm4MoeExperts,
+        .keys = kGlm4MoeKeys,
+        .defaults = {.norm_epsilon = 1e-5, .rotated_share = 0.5}},
+    FamilyTraits{
+        .family = ModelFamily::kMinimaxM2,
+        .title = "MiniMax-M2",
+        .models = "MiniMax-M2 to M2.5",
+        .model_type = "minimax_m2",
+        .architecture = "MiniMaxM2ForCausalLM",
+        .special = "a mixture of experts, chosen by corrected sigmoids; partly rotated heads; one norm over "
+                   "all of q and one over all of k",
+        .qk_norm = QkNorm::kWhole,
+        .partial_rotation = true,
+        .experts = &kMinimaxM2Experts,
+        .keys = kMinimaxM2Keys,
+        .defaults = {.head_dim = 128, .rope_theta = 5e6}},
 };
 
 constexpr bool is_in_order() {

@@ -13,10 +13,11 @@ namespace outrider {
 
 // Which projections of attention have a bias.
 enum class AttentionBias : uint8_t {
-  kNone,      // "attention_bias": true is refused
-  kQkv,       // q, k and v, always
-  kQkvByKey,  // q, k and v unless "qkv_bias" is false
-  kQkvoByKey  // all four if "attention_bias" is true
+  kNone,       // "attention_bias": true is refused
+  kQkv,        // q, k and v, always
+  kQkvByKey,   // q, k and v unless "qkv_bias" is false
+  kQkvoByKey,  // all four if "attention_bias" is true
+  kByTwoKeys   // q, k and v if "attention_bias" is true, o if "attention_out_bias" is
 };
 
 // Which layers see only a window of "sliding_window" positions.
@@ -43,8 +44,9 @@ struct ScaleKey {
 // How a token's experts are chosen.
 enum class Routing : uint8_t {
   kLargest,
-  kGroups,    // "topk_method": greedy, or group_limited_greedy (DeepSeek-V2)
-  kCorrected  // noaux_tc: of sigmoids, with a correction, in groups (DeepSeek-V3)
+  kGroups,         // "topk_method": greedy, or group_limited_greedy (DeepSeek-V2)
+  kCorrected,      // noaux_tc: of sigmoids, with a correction, in groups (DeepSeek-V3)
+  kCorrectedAlone  // the same without groups, shared experts and a factor (MiniMax-M2)
 };
 
 struct ExpertNames {
@@ -60,6 +62,8 @@ struct ExpertNames {
   std::string_view shared = "shared_expert.";
   bool shared_is_gated = true;
   bool dense_layers_first = false;  // "first_k_dense_replace"
+  double factor = 1;                // "routed_scaling_factor" where it is missing
+  std::string_view correction = "gate.e_score_correction_bias";  // behind `block`
   // All experts in one tensor [experts, inputs, outputs], gates and ups in turns; or in MXFP4, outputs first.
   bool packed = false;
   bool biases = false;  // ExpertConfig::biases
@@ -70,7 +74,10 @@ struct FamilyDefaults {
   int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   double rope_theta = 10000;
   double norm_epsilon = 1e-6;
-  int64_t window = 0;  // 0: none
+  int64_t window = 0;          // 0: none
+  int64_t full_every = 6;      // kByPattern: the n-th layer sees all
+  double local_theta = 10000;  // of layers with a window (kByPattern); 0: "rope_theta"
+  double rotated_share = 1;    // "partial_rotary_factor"
   bool tied = false;
   bool attention_bias = false;
 };
@@ -85,6 +92,7 @@ struct FamilyTraits {
   NormPlace norm_place = NormPlace::kBefore;
   bool norm_adds_one = false;
   QkNorm qk_norm = QkNorm::kNone;
+  bool qk_norm_by_key = false;  // only if "use_qk_norm" is true
   AttentionBias attention_bias = AttentionBias::kNone;
   bool reads_mlp_bias = false;
   bool attention_sinks = false;

@@ -53,6 +53,22 @@ Status read_latent_config(const JsonObject& config, ModelConfig& out) {
   return {};
 }
 
+Status read_ungrouped_routing(const JsonObject& config, ExpertConfig& out) {
+  RETURN_IF_ERROR(must_be(config, "scoring_func", "sigmoid"));
+  RETURN_IF_ERROR(must_be(config, "use_routing_bias", true));
+  RETURN_IF_ERROR(must_be(config, "shared_intermediate_size", 0));
+  RETURN_IF_ERROR(must_be(config, "qk_norm_type", "per_layer"));
+  if (const json* types = config.find("attn_type_list"))
+    for (const json& type : *types)
+      if (type != 1)
+        return config.refused("attn_type_list", "has " + json_text(type).substr(0, 100) +
+                                                    "; only 1, full attention, is supported");
+  if (out.count < 2) return config.wrong("num_local_experts", "must be at least 2");
+  out.score = RouterScore::kSigmoid;
+  out.corrected = true;
+  return {};
+}
+
 Status read_grouped_routing(const JsonObject& config, const ExpertNames& names, ExpertConfig& out) {
   const bool corrected = names.routing == Routing::kCorrected;
   out.score = corrected ? RouterScore::kSigmoid : RouterScore::kSoftmax;
@@ -81,7 +97,7 @@ Status read_grouped_routing(const JsonObject& config, const ExpertNames& names, 
   // The class in transformers does not read it where scores are shares; DeepSeek's own does.
   if (!corrected) RETURN_IF_ERROR(must_be(config, "norm_topk_prob", false));
   ASSIGN_OR_RETURN(out.renormalise, config.boolean_or("norm_topk_prob", corrected));
-  ASSIGN_OR_RETURN(out.factor, config.number_or("routed_scaling_factor", corrected ? 2.5 : 1, 1e-9, 1e9));
+  ASSIGN_OR_RETURN(out.factor, config.number_or("routed_scaling_factor", names.factor, 1e-9, 1e9));
   ASSIGN_OR_RETURN(const int64_t shared, config.integer_or("n_shared_experts", corrected ? 1 : 2, {1, 1024}));
   out.shared_intermediate_size = shared * out.intermediate_size;
   if (out.shared_intermediate_size > kMaxWidth)

@@ -14,6 +14,8 @@ constexpr float kLatentEpsilon = 1e-6f;
 Status read_latent_config(const JsonObject& config, ModelConfig& out);
 
 // Reads the keys that only mixtures of DeepSeek's kind have: groups, scores, shared experts.
+// MiniMax-M2.
+Status read_ungrouped_routing(const JsonObject& config, ExpertConfig& out);
 Status read_grouped_routing(const JsonObject& config, const ExpertNames& names, ExpertConfig& out);
 
 }  // namespace outrider

@@ -53,10 +53,10 @@ std::vector<bool> by_index(const ModelConfig& out, Slides slides) {
 }
 
 // Gemma 3: every n-th layer attends to the whole text; returns n.
-Result<int64_t> read_pattern(const JsonObject& config) {
+Result<int64_t> read_pattern(const JsonObject& config, const FamilyTraits& traits) {
   const std::string key =
       config.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
-  return config.integer_or(key, 6, {1, kMaxLayers});
+  return config.integer_or(key, traits.defaults.full_every, {1, kMaxLayers});
 }
 
 // Which layers slide, where there is a window at all.
@@ -89,7 +89,7 @@ Result<std::vector<bool>> read_sliding(const JsonObject& config, const FamilyTra
     case Windows::kEveryOther:
       return declared.value_or(by_index(out, [](int64_t i) { return i % 2 == 0; }));
     case Windows::kByPattern: {
-      ASSIGN_OR_RETURN(const int64_t pattern, read_pattern(config));
+      ASSIGN_OR_RETURN(const int64_t pattern, read_pattern(config, traits));
       return declared.value_or(by_index(out, [&](int64_t i) { return (i + 1) % pattern != 0; }));
     }
     case Windows::kWithoutRope: {

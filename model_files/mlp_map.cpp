@@ -138,8 +138,8 @@ Result<ExpertSources> MlpMapper::mixture(const std::string& layer_prefix) const 
     to.router_bias = {bias};
   }
   if (config.corrected) {
-    ASSIGN_OR_RETURN(TensorPart correction, parts_.vector(router_name + ".e_score_correction_bias",
-                                                          config.count, {0, config.count}));
+    ASSIGN_OR_RETURN(TensorPart correction,
+                     parts_.vector(prefix + std::string(names.correction), config.count, {0, config.count}));
     to.correction = {correction};
   }
   const bool is_packed = names.packed && !files_.find(prefix + "experts.0.gate_proj.weight");

@@ -99,6 +99,10 @@ Status read_biases(const JsonObject& config, const FamilyTraits& traits, ModelCo
                           fmt::format("is true, but the MLP of {} has no bias", traits.architecture));
   out.o_bias = attention_bias && traits.attention_bias == AttentionBias::kQkvoByKey;
   out.qkv_bias = out.o_bias || traits.attention_bias == AttentionBias::kQkv;
+  if (traits.attention_bias == AttentionBias::kByTwoKeys) {
+    out.qkv_bias = attention_bias;
+    ASSIGN_OR_RETURN(out.o_bias, config.boolean_or("attention_out_bias", false));
+  }
   if (traits.attention_bias == AttentionBias::kQkvByKey) {
     ASSIGN_OR_RETURN(out.qkv_bias, config.boolean_or("qkv_bias", true));
   }
@@ -177,8 +181,12 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
   if (const json* same = config.find("experts_per_token"); same != nullptr && *same != experts.chosen)
     return config.wrong("experts_per_token", "contradicts \"num_experts_per_tok\"");
   experts.biases = names.biases;
-  if (names.routing != Routing::kLargest) {
+  if (names.routing == Routing::kCorrectedAlone) {
+    RETURN_IF_ERROR(read_ungrouped_routing(config, experts));
+  } else if (names.routing != Routing::kLargest) {
     RETURN_IF_ERROR(read_grouped_routing(config, names, experts));
+  }
+  if (names.routing != Routing::kLargest) {
     out.experts = experts;
     return {};
   }
@@ -296,6 +304,10 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   out.norm_adds_one = traits.norm_adds_one;
   out.qk_norm = traits.qk_norm;
   out.attention_sinks = traits.attention_sinks;
+  if (traits.qk_norm_by_key) {
+    ASSIGN_OR_RETURN(const bool norms, config.boolean_or("use_qk_norm", false));
+    if (!norms) out.qk_norm = QkNorm::kNone;
+  }
   RETURN_IF_ERROR(read_activation(config, traits, out));
   RETURN_IF_ERROR(read_experts(config, traits, out));
   RETURN_IF_ERROR(check_config_keys(config, out.family, also));

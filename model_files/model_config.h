@@ -36,7 +36,11 @@ enum class ModelFamily : uint8_t {
   kQwen3Moe,
   kGptOss,
   kDeepseekV2,
-  kDeepseekV3
+  kDeepseekV3,
+  kOlmo3,
+  kSeedOss,
+  kGlm4Moe,
+  kMinimaxM2
 };
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"

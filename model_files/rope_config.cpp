@@ -231,7 +231,17 @@ bool is_by_layer_type(const JsonObject& rope) {
 // others. Newer ones: an object for each.
 Status read_two_rotations(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
   ASSIGN_OR_RETURN(out.rope.theta, config.number_or("rope_theta", out.rope.theta, 1, 1e12));
-  ASSIGN_OR_RETURN(out.local_rope.theta, config.number_or("rope_local_base_freq", 10000, 1, 1e12));
+  if (traits.defaults.local_theta == 0) {
+    if (out.rope.theta != traits.defaults.rope_theta)
+      return config.refused("rope_theta",
+                            fmt::format("is {}, and versions of {} differ in whether layers with a "
+                                        "window read it; give rope_parameters by layer type",
+                                        out.rope.theta, traits.architecture));
+    out.local_rope.theta = out.rope.theta;
+  } else {
+    ASSIGN_OR_RETURN(out.local_rope.theta,
+                     config.number_or("rope_local_base_freq", traits.defaults.local_theta, 1, 1e12));
+  }
   ASSIGN_OR_RETURN(const auto older, rope_object(config, "rope_scaling"));
   ASSIGN_OR_RETURN(const auto newer, rope_object(config, "rope_parameters"));
   if (older && newer)
@@ -290,6 +300,14 @@ Status read_one_rotation(const JsonObject& config, const FamilyTraits& traits, M
 Status read_rope(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
   out.rope = {.theta = traits.defaults.rope_theta, .dims = out.latent ? out.latent->rope_dim : out.head_dim};
   out.local_rope = {.dims = out.head_dim};
+  if (traits.defaults.rotated_share != 1)
+    out.rope.dims =
+        static_cast<int64_t>(static_cast<double>(out.head_dim) * traits.defaults.rotated_share) / 2 * 2;
+  if (std::find(traits.keys.begin(), traits.keys.end(), "rotary_dim") != traits.keys.end()) {
+    ASSIGN_OR_RETURN(out.rope.dims, config.integer_or("rotary_dim", out.head_dim, {2, out.head_dim}));
+    if (out.rope.dims % 2 != 0)
+      return config.wrong("rotary_dim", fmt::format("is {}; must be even", out.rope.dims));
+  }
   RETURN_IF_ERROR(read_turning_dims(config, traits, out, out.rope));
   return traits.windows == Windows::kByPattern ? read_two_rotations(config, traits, out)
                                                : read_one_rotation(config, traits, out);

@@ -2,7 +2,7 @@
 """Writes tests/goldens/models: tiny models with random weights, and the logits Hugging Face computes for them.
 
     python3 -m venv goldvenv && goldvenv/bin/pip install torch transformers safetensors
-    goldvenv/bin/python tests/goldens/make_goldens.py [output directory]
+    goldvenv/bin/python tests/goldens/make_goldens.py [output directory [name of a model, to make that one alone]...]
 
 Every sub-directory is an ordinary Hugging Face model directory (config.json, generation_config.json, weights) plus
     golden.safetensors  input_ids.N  int32 [length]          for N = 0, 1, ...
@@ -26,10 +26,11 @@ import transformers
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
                           DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+                          Glm4MoeConfig, Glm4MoeForCausalLM,
                           GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Phi3Config,
+                          MistralForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config,
                           Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 256}
@@ -136,8 +137,24 @@ NEWER_MODELS = {
                          routed_scaling_factor=2.5, norm_topk_prob=True),
                     {**PLAIN, "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 0.8,
                      "mscale_all_dim": 1.2, "original_max_position_embeddings": 32}),
+    "olmo3": (Olmo3ForCausalLM, Olmo3Config,
+              dict(TINY, num_hidden_layers=4, num_key_value_heads=2, sliding_window=7, rms_norm_eps=1e-2),
+              {"full_attention": {"rope_theta": 5000.0, "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                                  "original_max_position_embeddings": 32},
+               "sliding_attention": {"rope_theta": 5000.0, "rope_type": "default"}}),
+    "seed-oss": (SeedOssForCausalLM, SeedOssConfig,
+                 dict(TINY, num_key_value_heads=2, head_dim=12, attention_bias=True, attention_out_bias=False), PLAIN),
+    "glm4-moe": (Glm4MoeForCausalLM, Glm4MoeConfig,
+                 dict(TINY, num_key_value_heads=2, head_dim=12, attention_bias=True, use_qk_norm=True, moe_intermediate_size=20,
+                      n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, n_group=1, topk_group=1,
+                      routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1, num_nextn_predict_layers=0),
+                 {**PLAIN, "partial_rotary_factor": 0.5}),
+    "minimax-m2": (MiniMaxM2ForCausalLM, MiniMaxM2Config,
+                   dict(TINY, num_hidden_layers=1, num_key_value_heads=2, head_dim=12, intermediate_size=20, num_local_experts=7,
+                        num_experts_per_tok=3),
+                   {**PLAIN, "partial_rotary_factor": 0.5}),
 }
-NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2"}  # config.json of transformers 5; the others as older versions wrote it
+NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3"}  # config.json of transformers 5; the others as older versions wrote it
 GREEDY_STEPS = 24
 COPY_OF = "qwen3"  # also stored as bf16 and fp16
 SHARD_OF = "llama-bias"  # also stored in two files with an index, and with a config.json of transformers 5
@@ -250,13 +267,21 @@ def write(root, name, source, seed, dtype=torch.float32, shard_size="1GB", new_c
 
 def main():
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "models"
-    shutil.rmtree(root, ignore_errors=True)
+    only = sys.argv[2:]
+    for name in only:
+        shutil.rmtree(root / name, ignore_errors=True)
+    if not only:
+        shutil.rmtree(root, ignore_errors=True)
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     for seed, name in enumerate(MODELS):
-        write(root, name, name, seed)
+        if not only or name in only:
+            write(root, name, name, seed)
     for seed, name in enumerate(NEWER_MODELS, start=100):
-        write(root, name, name, seed, new_config=name in NEW_CONFIG, greedy=True)
+        if not only or name in only:
+            write(root, name, name, seed, new_config=name in NEW_CONFIG, greedy=True)
+    if only:
+        return
     copy_seed = list(MODELS).index(COPY_OF)
     write(root, f"{COPY_OF}-bf16", COPY_OF, copy_seed, torch.bfloat16)
     write(root, f"{COPY_OF}-fp16", COPY_OF, copy_seed, torch.float16)
