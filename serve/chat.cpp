@@ -248,6 +248,10 @@ class ChatSession {
   }
 
   Status set(const std::string& assignment) {
+    if (assignment.empty()) {
+      tell_error(chat_parameters(params_));
+      return {};
+    }
     RequestParams changed = params_;
     RETURN_IF_ERROR(set_chat_parameter(assignment, changed));
     RETURN_IF_ERROR(builder_.build(changed, RequestBuilder::Names::kFlags).status());

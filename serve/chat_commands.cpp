@@ -29,8 +29,8 @@ constexpr std::array<CommandName, 10> kCommands = {{
     {"/system", Kind::kSystem, "TEXT", "set the system message and begin a new conversation"},
     {"/again", Kind::kAgain, "", "answer the last message anew, with the next seed"},
     {"/undo", Kind::kUndo, "", "forget the last message and its answer"},
-    {"/set", Kind::kSet, "NAME VALUE",
-     "change temperature, top-p, top-k, min-p, repetition-penalty, max-tokens or seed"},
+    {"/set", Kind::kSet, "[NAME VALUE]",
+     "change temperature, top-p, top-k, min-p, repetition-penalty, max-tokens or seed; alone: show them"},
     {"/save", Kind::kSave, "FILE", "write the conversation as a line of --prompts"},
     {"/exit", Kind::kExit, "", "leave; Ctrl-D does the same"},
     {"/bye", Kind::kExit, "", ""},
@@ -55,7 +55,7 @@ Result<ChatCommand> parse_chat_line(std::string_view line) {
   const std::string_view rest = end == std::string_view::npos ? "" : trimmed(line.substr(end));
   for (const CommandName& command : kCommands) {
     if (command.name != name) continue;
-    if (!command.argument.empty() && rest.empty())
+    if (!command.argument.empty() && !command.argument.starts_with('[') && rest.empty())
       return invalid_argument(fmt::format("{} needs {}: {}", name, command.argument, command.help));
     if (command.argument.empty() && !rest.empty())
       return invalid_argument(fmt::format("{} takes nothing behind it", name));
@@ -95,6 +95,13 @@ Status set_chat_parameter(std::string_view assignment, RequestParams& params) {
       fmt::format("/set knows temperature, top-p, top-k, min-p, repetition-penalty, max-tokens and seed, not "
                   "{}",
                   printable(name, 64)));
+}
+
+std::string chat_parameters(const RequestParams& params) {
+  return fmt::format(
+      "temperature {}, top-p {}, top-k {}, min-p {}, repetition-penalty {}, max-tokens {}, seed {}",
+      params.temperature, params.top_p, params.top_k, params.min_p, params.repetition_penalty,
+      params.max_tokens, params.seed);
 }
 
 std::string conversation_json(const std::vector<ChatMessage>& messages) {

@@ -27,6 +27,9 @@ std::string chat_help();
 // checked where a request is built.
 Status set_chat_parameter(std::string_view assignment, RequestParams& params);
 
+// "temperature 0.8, top-p 1, ...": what /set may change.
+std::string chat_parameters(const RequestParams& params);
+
 // The messages of a conversation as JSON, in the form that `generate --prompts` reads.
 std::string conversation_json(const std::vector<ChatMessage>& messages);
 

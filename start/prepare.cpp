@@ -62,6 +62,11 @@ Status check_weights(const std::string& directory, const ModelConfig& config, co
   return {};
 }
 
+// A status of a file of the model names the file already; of others, the flag's value goes before it.
+std::string place_of(const Status& status, const std::string& flag, const std::string& directory) {
+  return status.message().starts_with(directory) ? flag : fmt::format("{} {}", flag, directory);
+}
+
 Result<ModelConfig> read_config(const std::string& flag, const std::string& directory,
                                 const ModelSettings& models, std::vector<std::string>& warnings) {
   if (!std::filesystem::is_directory(directory) && !is_gguf_path(directory))
@@ -70,19 +75,19 @@ Result<ModelConfig> read_config(const std::string& flag, const std::string& dire
                     flag, directory));
   const std::string model = fmt::format("{} {}", flag, directory);
   auto config = read_model_config(directory);
-  if (!config.ok()) return config.status().in(model);
+  if (!config.ok()) return config.status().in(place_of(config.status(), flag, directory));
   std::error_code none;  // a missing directory is reported elsewhere
   const bool drafts =
       models.head() == HeadKind::kMtp && std::filesystem::equivalent(models.draft_model, directory, none);
   const bool is_idle = flag == "--model" && !drafts;
   if (const Status weights = check_weights(directory, *config, model, is_idle, warnings); !weights.ok())
-    return weights.in(model);
+    return weights.in(place_of(weights, flag, directory));
   return config;
 }
 
 Result<std::unique_ptr<Tokenizer>> read_tokenizer(const std::string& flag, const std::string& directory) {
   auto tokenizer = load_tokenizer(directory);
-  if (!tokenizer.ok()) return tokenizer.status().in(fmt::format("{} {}", flag, directory));
+  if (!tokenizer.ok()) return tokenizer.status().in(place_of(tokenizer.status(), flag, directory));
   return tokenizer;
 }
 

@@ -94,6 +94,17 @@ TEST_F(Chat, WhatCannotBeDoneIsToldAndTheConversationGoesOn) {
   }
 }
 
+TEST_F(Chat, SetAloneShowsTheParameters) {
+  const Outcome run = chat("/set max-tokens 7\n/set\n");
+  EXPECT_NE(run.err.find("max-tokens 7, seed 0"), std::string::npos) << run.err;
+}
+
+TEST_F(Chat, AFileThatIsMissingIsNamedOnce) {
+  const Outcome run = outrider_program({"chat", "/missing/model.gguf"});
+  EXPECT_EQ(run.code, 2);
+  EXPECT_NE(run.err.find("--model: /missing/model.gguf: No such file"), std::string::npos) << run.err;
+}
+
 TEST_F(Chat, AModelWithoutATemplateIsRefused) {
   const Outcome run = outrider_program({"chat", demo_target()});
   EXPECT_EQ(run.code, 2);
