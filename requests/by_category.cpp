@@ -33,7 +33,7 @@ CategoryResult summed(std::span<const RequestResult> results, std::span<const Re
   }
   out.tokens_per_second = mean_rate(results, category, all);
   out.plain_tokens_per_second = mean_rate(plain, category, all);
-  if (passes > 0) out.tokens_per_pass = static_cast<double>(out.tokens) / static_cast<double>(passes);
+  if (passes > 0) out.tokens_per_round = static_cast<double>(out.tokens) / static_cast<double>(passes);
   return out;
 }
 
@@ -65,7 +65,7 @@ std::string category_table(std::span<const CategoryResult> categories) {
     out +=
         fmt::format("| {} | {} | {} | {:.1f} | {} | {:.2f} | {:.3f} ({}) |\n", c.category, c.requests,
                     c.tokens, c.tokens_per_second, c.speedup() > 0 ? fmt::format("{:.2f}", c.speedup()) : "-",
-                    c.tokens_per_pass, c.acceptance.value(), c.acceptance.of);
+                    c.tokens_per_round, c.acceptance.value(), c.acceptance.of);
   return out;
 }
 
@@ -106,7 +106,7 @@ nlohmann::json categories_json(std::span<const CategoryResult> categories) {
                    {"requests", category.requests},
                    {"tokens", category.tokens},
                    {"tokens_per_s", category.tokens_per_second},
-                   {"tokens_per_target_pass", category.tokens_per_pass},
+                   {"tokens_per_round", category.tokens_per_round},
                    {"acceptance_rate", category.acceptance.value()},
                    {"accepted_tokens", category.acceptance.count},
                    {"tested_tokens", category.acceptance.of}});

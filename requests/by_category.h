@@ -31,7 +31,7 @@ struct CategoryResult {
   int64_t requests = 0, tokens = 0;
   double tokens_per_second = 0;        // mean over requests
   double plain_tokens_per_second = 0;  // 0 without a comparison
-  double tokens_per_pass = 0;          // pooled, plain passes included
+  double tokens_per_round = 0;          // pooled, plain passes included
   Share acceptance;
 
   double speedup() const {

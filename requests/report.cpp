@@ -120,8 +120,8 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
     out += fmt::format("nothing was drafted: --gamma-policy {} saw no gain in it; -g N drafts all the same\n",
                        run.gamma_policy);
   if (run.speculates && r.drafted > 0) {
-    out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n",
-                       r.acceptance(), r.tokens_per_pass(), r.rounds, r.rollbacks);
+    out += fmt::format("acceptance {:.3f}, {:.2f} tokens per round, {} rounds, {} rolled back\n",
+                       r.acceptance(), r.tokens_per_round(), r.rounds, r.rollbacks);
     out += fmt::format("per round: draft {:.3f} ms, verify {:.3f} ms (forward {:.3f}, vocabulary {:.3f})\n",
                        per(totals.draft_ingest_ns + totals.draft_ns, totals.drafts_received) * 1e-6,
                        per(totals.forward_ns + totals.verify_ns, totals.target_passes) * 1e-6,

@@ -160,7 +160,7 @@ double RoundSums::acceptance() const {
 double RoundSums::utilisation() const {
   return share_of(static_cast<double>(accepted), static_cast<double>(drafted));
 }
-double RoundSums::tokens_per_pass() const {
+double RoundSums::tokens_per_round() const {
   return share_of(static_cast<double>(emitted), static_cast<double>(rounds));
 }
 double RoundSums::block_efficiency() const {

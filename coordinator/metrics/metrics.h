@@ -124,7 +124,7 @@ struct RoundSums {
   void add(const RoundSums& other);
   double acceptance() const;                 // sum n / sum t
   double utilisation() const;                // sum n / sum g
-  double tokens_per_pass() const;            // sum e / passes of this sequence
+  double tokens_per_round() const;            // sum e / passes of this sequence
   double block_efficiency() const;           // sum e / passes, over rounds with g > 0 only
   int32_t burst_percentile(double q) const;  // tokens of a burst, exact, by nearest rank as for durations
 };

@@ -41,7 +41,7 @@ nlohmann::json rounds_json(const RoundSums& sums) {
   }
   nlohmann::json out = {{"acceptance_rate", sums.acceptance()},
                         {"draft_utilisation", sums.utilisation()},
-                        {"tokens_per_target_pass", sums.tokens_per_pass()},
+                        {"tokens_per_round", sums.tokens_per_round()},
                         {"block_efficiency", sums.block_efficiency()},
                         {"position_acceptance", positions},
                         {"position_tested", sums.position_tested},

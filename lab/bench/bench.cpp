@@ -224,7 +224,7 @@ class Bench {
             .speedup = Spread::of(samples.speedup),
             .rates = samples.tokens_per_second,
             .acceptance_rate = samples.sums.acceptance(),
-            .tokens_per_pass = samples.sums.block_efficiency(),
+            .tokens_per_round = samples.sums.block_efficiency(),
             .accepted = samples.sums.accepted,
             .tested = samples.sums.tested,
             .drafted = samples.sums.drafted,

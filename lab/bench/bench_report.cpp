@@ -79,7 +79,7 @@ Table run_table(const BenchResults& r) {
     table.rows.push_back({{name},
                           only(fmt::format("{:.3f}", g.acceptance_rate)),
                           only(fmt::format("{}", g.tested)),
-                          {fmt::format("{:.2f}", speculates ? g.tokens_per_pass : 1)},
+                          {fmt::format("{:.2f}", speculates ? g.tokens_per_round : 1)},
                           {fmt::format("{:.1f}", rate.median)},
                           {fmt::format("{:.1f}", rate.low)},
                           {fmt::format("{:.1f}", rate.high)},

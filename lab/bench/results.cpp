@@ -51,7 +51,7 @@ json policy_json(const GammaResult& r) {
           {"tested_tokens", r.tested},
           {"drafted_tokens", r.drafted},
           {"by_request", requests_by_turn(r.requests)},
-          {"tokens_per_target_pass", r.tokens_per_pass},
+          {"tokens_per_round", r.tokens_per_round},
           {"identical_output", r.identical_output},
           {"round_seconds", round_json(r.round)},
           {"overhead_seconds_median", r.overhead_median}};
@@ -113,7 +113,7 @@ std::string run_lines(const BenchResults& r) {
   const auto line = [&](const std::string& name, const GammaResult& g, const std::string& predicted) {
     out += fmt::format(
         "| {} | {:.3f} ({}) | {:.2f} | {:.1f} ({:.1f} to {:.1f}) | {} | {} | {} |\n", name, g.acceptance_rate,
-        g.tested, g.tokens_per_pass, g.tokens_per_second.median, g.tokens_per_second.low,
+        g.tested, g.tokens_per_round, g.tokens_per_second.median, g.tokens_per_second.low,
         g.tokens_per_second.high,
         g.of_plain.has_interval() ? describe(g.of_plain) : fmt::format("{:.2f}", g.speedup.median), predicted,
         g.identical_output ? "yes" : "NO");

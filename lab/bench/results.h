@@ -33,7 +33,7 @@ struct GammaResult {
   Spread tokens_per_second, speedup;  // speed-up: against plain decoding in the same turn
   std::vector<double> rates;          // tokens/s by turn
   double predicted_speedup = 0;
-  double acceptance_rate = 0, tokens_per_pass = 0;  // pooled over turns
+  double acceptance_rate = 0, tokens_per_round = 0;  // pooled over turns
   int64_t accepted = 0, tested = 0, drafted = 0;    // tokens, over all turns
   bool identical_output = false;
   RoundSeconds round;                                // means

@@ -25,7 +25,8 @@ void add_grid_options(CLI::App& app, GridCommandOptions& options) {
       ->capture_default_str();
   app.add_option("--spread", league.spread, "Acceptance varies by text position by so much")
       ->capture_default_str();
-  app.add_option("--output-tokens", league.output_tokens, "Tokens of a text, on average")->capture_default_str();
+  app.add_option("--output-tokens", league.output_tokens, "Tokens of a text, on average")
+      ->capture_default_str();
   app.add_option("--tokens", league.tokens, "Per cell and seed, at least three requests a place")
       ->capture_default_str();
   app.add_option("--seeds", league.seeds, "How many; the interval of the regret is over them")

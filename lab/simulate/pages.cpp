@@ -121,7 +121,7 @@ report::Report run_page(const SimulatedRun& run, const PlayedRun& played) {
                       .facts = {{"command", command_of(run)}, {"version", kVersion}},
                       .sections = {}};
   page.conclusions.push_back({fmt::format("{:.0f} tokens/s, {:.2f} ms between tokens, {:.2f} tokens a pass.",
-                                          f.tokens_per_second, f.ms_per_token, f.tokens_per_pass),
+                                          f.tokens_per_second, f.ms_per_token, f.tokens_per_round),
                               report::Tone::kPlain});
   add_sources(played.job.sources, page);
   report::Table table{

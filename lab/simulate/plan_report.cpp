@@ -176,16 +176,16 @@ std::string explain(const PlanRow& row, const PlanRow& best) {
     return !drafts(row)
                ? "no draft pays for its devices here"
                : fmt::format("{:.2f} tokens a pass from drafts of {:.1f}; targets busy {}, drafters {}",
-                             row.figures.tokens_per_pass, row.figures.mean_gamma,
+                             row.figures.tokens_per_round, row.figures.mean_gamma,
                              percent(row.figures.target_busy), percent(row.figures.draft_busy));
   if (!drafts(row) && !drafts(best) && row.run.hardware != best.run.hardware)
     return fmt::format("plain as well: {} x {:.1f} ms a pass, there {} x {:.1f}", row.run.groups,
                        row.figures.pass_ms, best.run.groups, best.figures.pass_ms);
   if (!drafts(row) && drafts(best))
     return fmt::format("one token a pass; the other needs {:.2f} times fewer passes",
-                       best.figures.tokens_per_pass);
+                       best.figures.tokens_per_round);
   if (drafts(row) && !drafts(best))
-    return fmt::format("{:.2f} tokens a pass do not make up for {}", row.figures.tokens_per_pass,
+    return fmt::format("{:.2f} tokens a round do not make up for {}", row.figures.tokens_per_round,
                        price_of_drafting(row));
   if (row.tp == best.tp && row.run.place != best.run.place)
     return fmt::format("{}; there {}", price_of_drafting(row), price_of_drafting(best));

@@ -71,12 +71,13 @@ report::Table replay_figures(const ReplayTable& table) {
   for (const ReplayRow& row : table.rows) {
     const ReplayResult& r = row.result;
     const auto regret = table.regret(row);
-    out.rows.push_back(
-        {text(row.policy), text(fmt::format("{:.1f}", r.tokens_per_second())),
-         text(regret ? fmt::format("{:.1f}", 100 * *regret) : "-"), text(fmt::format("{}", r.sums.rounds)),
-         text(fmt::format("{:.3f}", r.sums.acceptance())),
-         text(fmt::format("{:.2f}", r.sums.tokens_per_pass())), text(fmt::format("{:.2f}", row.mean_gamma())),
-         text(fmt::format("{}", r.gaps)), text(r.stops_early ? "its stop rule was ignored" : "")});
+    out.rows.push_back({text(row.policy), text(fmt::format("{:.1f}", r.tokens_per_second())),
+                        text(regret ? fmt::format("{:.1f}", 100 * *regret) : "-"),
+                        text(fmt::format("{}", r.sums.rounds)),
+                        text(fmt::format("{:.3f}", r.sums.acceptance())),
+                        text(fmt::format("{:.2f}", r.sums.tokens_per_round())),
+                        text(fmt::format("{:.2f}", row.mean_gamma())), text(fmt::format("{}", r.gaps)),
+                        text(r.stops_early ? "its stop rule was ignored" : "")});
   }
   return out;
 }
@@ -173,7 +174,7 @@ report::Report texts_page(const TextsTable& table) {
     page.conclusions.push_back({fmt::format("{} with a {} is the fastest at these costs: {:.2f} times plain, "
                                             "{:.2f} tokens a pass.",
                                             best->drafter, best->shape_text(), best->figures.speedup(),
-                                            best->figures.tokens_per_pass()),
+                                            best->figures.tokens_per_round()),
                                 best->figures.speedup() > 1 ? report::Tone::kGood : report::Tone::kWarning});
   report::Bars bars{
       .values = {"tokens a pass", "", {}}, .guide = 1, .guide_name = "plain", .panels = {{"", {}}}};
@@ -189,12 +190,12 @@ report::Report texts_page(const TextsTable& table) {
   for (const TextsRow& row : table.rows) {
     const TextDraftFigures& f = row.figures;
     bars.panels.front().bars.push_back({.name = row.drafter + ", " + row.shape_text(),
-                                        .value = {.value = f.tokens_per_pass()},
+                                        .value = {.value = f.tokens_per_round()},
                                         .thing = row.drafter,
                                         .parts = {}});
     rows.rows.push_back(
         {text(row.drafter), text(row.shape_text()), text(fmt::format("{:.3f}", f.acceptance())),
-         text(fmt::format("{:.2f}", f.drafted_per_pass())), text(fmt::format("{:.2f}", f.tokens_per_pass())),
+         text(fmt::format("{:.2f}", f.drafted_per_pass())), text(fmt::format("{:.2f}", f.tokens_per_round())),
          text(fmt::format("{:.2f}", f.speedup()))});
   }
   page.sections.push_back({"Drafts", "", {}});

@@ -31,14 +31,14 @@ std::vector<std::string> all_policies(int32_t gamma_max) {
 
 std::string text_of(const ReplayTable& table) {
   std::string out = fmt::format("{:<24} {:>9} {:>8} {:>7} {:>11} {:>11} {:>11} {:>6}\n", "policy", "tokens/s",
-                                "regret", "rounds", "acceptance", "tokens/pass", "mean gamma", "gaps");
+                                "regret", "rounds", "acceptance", "tokens/round", "mean gamma", "gaps");
   for (const ReplayRow& row : table.rows) {
     const ReplayResult& r = row.result;
     const auto lost = table.regret(row);
     const std::string regret = lost ? fmt::format("{:.1f} %", 100 * *lost) : "-";
     out += fmt::format("{:<24} {:>9.1f} {:>8} {:>7} {:>11.3f} {:>11.2f} {:>11.2f} {:>6}{}\n", row.policy,
                        r.tokens_per_second(), regret, r.sums.rounds, r.sums.acceptance(),
-                       r.sums.tokens_per_pass(), row.mean_gamma(), r.gaps,
+                       r.sums.tokens_per_round(), row.mean_gamma(), r.gaps,
                        r.stops_early ? "  its stop rule was ignored" : "");
   }
   if (std::any_of(table.rows.begin(), table.rows.end(),
@@ -78,7 +78,7 @@ nlohmann::json report_json(const ReplayTable& table) {
                         {"seconds", r.seconds},
                         {"rounds", r.sums.rounds},
                         {"acceptance_rate", r.sums.acceptance()},
-                        {"tokens_per_target_pass", r.sums.tokens_per_pass()},
+                        {"tokens_per_round", r.sums.tokens_per_round()},
                         {"mean_gamma", row.mean_gamma()},
                         {"gamma_histogram", r.sums.gamma_histogram},
                         {"tested_tokens", r.sums.tested},

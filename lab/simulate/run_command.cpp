@@ -35,11 +35,11 @@ std::string screen(const SimulatedRun& run, const PlayedRun& played, double wall
                                             played.job.memory.text());
   return fmt::format(
       "{} tokens in {:.2f} simulated seconds: {:.1f} tokens/s (simulated, no model ran)\n"
-      "acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} of them plain\n{}"
+      "acceptance {:.3f}, {:.2f} tokens per round, {} rounds, {} of them plain\n{}"
       "first token after {:.1f} ms, between bursts {:.2f} ms (medians); targets busy {:.0f} %{}\n"
       "{}"
       "{:.0f} bytes per emitted token on the draft links; {:.0f} simulated seconds a second\n{}{}",
-      r.emitted, result.seconds, result.tokens_per_second(), r.acceptance(), r.tokens_per_pass(), r.rounds,
+      r.emitted, result.seconds, result.tokens_per_second(), r.acceptance(), r.tokens_per_round(), r.rounds,
       r.g0_rounds, prepared, result.totals.ttft.percentile_ns(0.5) * 1e-6,
       result.totals.bursts.percentile_ns(0.5) * 1e-6, 100 * f.target_busy, uneven, found,
       static_cast<double>(result.bytes) / std::max<double>(1, static_cast<double>(r.emitted)),

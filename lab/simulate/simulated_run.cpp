@@ -227,7 +227,7 @@ SimulatedFigures figures_of(const SimulatedRun& run, const JobOptions& job, cons
           .prefix_hit_rate = static_cast<double>(totals.prefix_hits) /
                              static_cast<double>(std::max<int64_t>(1, totals.prefix_queries)),
           .acceptance = rounds.acceptance(),
-          .tokens_per_pass = rounds.tokens_per_pass(),
+          .tokens_per_round = rounds.tokens_per_round(),
           .mean_gamma = static_cast<double>(rounds.drafted) /
                         static_cast<double>(std::max<int64_t>(1, rounds.rounds - rounds.first_rounds)),
           .hit_rate = totals.preparation.hit_rate(),
@@ -357,7 +357,7 @@ void fill_json(const SimulatedFigures& f, nlohmann::json& out) {
               {"target_busy_most", f.most_busy_target},
               {"prefix_hit_rate", f.prefix_hit_rate},
               {"acceptance_rate", f.acceptance},
-              {"tokens_per_pass", f.tokens_per_pass},
+              {"tokens_per_round", f.tokens_per_round},
               {"mean_gamma", f.mean_gamma},
               {"outcome_hit_rate", f.hit_rate},
               {"plain_pass_ms", f.pass_ms}});

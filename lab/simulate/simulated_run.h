@@ -82,7 +82,7 @@ struct SimulatedFigures {
   double target_busy = 0, draft_busy = 0;              // shares of the time
   double least_busy_target = 0, most_busy_target = 0;  // the same, of single groups
   double prefix_hit_rate = 0;                          // of prompt tokens
-  double acceptance = 0, tokens_per_pass = 0, mean_gamma = 0, hit_rate = 0;
+  double acceptance = 0, tokens_per_round = 0, mean_gamma = 0, hit_rate = 0;
   double pass_ms = 0;  // a plain pass over one text
 };
 void fill_json(const SimulatedFigures& figures, nlohmann::json& out);

@@ -42,7 +42,7 @@ struct TextDraftFigures {
   double acceptance() const {
     return drafted > 0 ? static_cast<double>(accepted) / static_cast<double>(drafted) : 0;
   }
-  double tokens_per_pass() const {
+  double tokens_per_round() const {
     return passes > 0 ? static_cast<double>(tokens) / static_cast<double>(passes) : 0;
   }
   double drafted_per_pass() const {

@@ -25,11 +25,11 @@ std::shared_ptr<TextGuesser> guesser_of(const std::string& drafter) {
 
 std::string lines_of(const TextsTable& table) {
   std::string out = fmt::format("{}\n\n{:<12} {:<20} {:>11} {:>12} {:>12} {:>9}\n", table.subtitle, "drafter",
-                                "a draft", "acceptance", "drafted/pass", "tokens/pass", "speed-up");
+                                "a draft", "acceptance", "drafted/pass", "tokens/round", "speed-up");
   for (const TextsRow& row : table.rows)
     out += fmt::format("{:<12} {:<20} {:>11.3f} {:>12.2f} {:>12.2f} {:>9.2f}\n", row.drafter,
                        row.shape_text(), row.figures.acceptance(), row.figures.drafted_per_pass(),
-                       row.figures.tokens_per_pass(), row.figures.speedup());
+                       row.figures.tokens_per_round(), row.figures.speedup());
   return out +
          fmt::format(
              "\nOf all passes but those that read a prompt. Acceptance and tokens a pass are those of a real "
@@ -51,7 +51,7 @@ nlohmann::json json_of(const TextsTable& table) {
                     {"drafted", row.figures.drafted},
                     {"accepted", row.figures.accepted},
                     {"acceptance_rate", row.figures.acceptance()},
-                    {"tokens_per_target_pass", row.figures.tokens_per_pass()},
+                    {"tokens_per_round", row.figures.tokens_per_round()},
                     {"speedup", row.figures.speedup()}});
   return {{"simulated", true},
           {"version", kVersion},

@@ -133,7 +133,7 @@ class TreeComparison {
 nlohmann::json figures_json(const TreeFigures& f) {
   return {{"nodes", f.nodes},
           {"depth", f.depth},
-          {"tokens_per_pass", f.tokens},
+          {"tokens_per_round", f.tokens},
           {"round_in_plain_passes", f.seconds},
           {"speedup", f.speedup()}};
 }
@@ -201,7 +201,7 @@ void fill_json(const TreeForecastOptions& o, const std::vector<TreeRow>& rows, n
          {"best_chain", figures_json(row.best_chain)},
          {"tree", figures_json(row.tree)},
          {"tree_over_best_chain", row.gain()},
-         {"walked", {{"tokens_per_pass", row.simulated}, {"half_width_95", row.half_width}}}});
+         {"walked", {{"tokens_per_round", row.simulated}, {"half_width_95", row.half_width}}}});
 }
 
 void add_tree_options(CLI::App& app, TreeForecastOptions& o) {

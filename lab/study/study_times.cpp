@@ -90,7 +90,7 @@ report::Table latency_table(const std::vector<CellGroup>& groups) {
            ms(&RunFigures::ttft_p50_ms), ms(&RunFigures::itl_p50_ms), ms(&RunFigures::itl_p95_ms),
            ms(&RunFigures::itl_p99_ms), ms(&RunFigures::itl_variation), ms(&RunFigures::pause_p50_ms),
            ms(&RunFigures::pause_p99_ms),
-           Entry{fmt::format("{:.2f}", cell.median_of(&RunFigures::tokens_per_pass))},
+           Entry{fmt::format("{:.2f}", cell.median_of(&RunFigures::tokens_per_round))},
            Entry{fmt::format("{:.0f}", cell.median_of(&RunFigures::burst_p99))}});
     }
   return table;

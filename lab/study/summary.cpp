@@ -97,7 +97,7 @@ RunFigures figures_of(const Json& record) {
   run.accepted_tokens = number(metrics, "/rounds/accepted_tokens");
   run.tested_tokens = number(metrics, "/rounds/tested_tokens");
   run.drafted_tokens = number(metrics, "/rounds/drafted_tokens");
-  run.tokens_per_pass = number(metrics, "/rounds/tokens_per_target_pass");
+  run.tokens_per_round = number(metrics, "/rounds/tokens_per_round");
   run.bytes_per_accepted = number(metrics, "/wire/bytes_per_accepted_token");
   run.ttft_p50_ms = number(metrics, "/ttft/p50_ms");
   run.itl_p50_ms = number(metrics, "/itl/p50_ms");

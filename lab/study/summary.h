@@ -22,7 +22,7 @@ struct RunFigures {
   int repeat = 0;
   double seconds = 0;  // of the whole process
   double tokens_per_second = 0, plain_tokens_per_second = 0, speedup = 0, predicted_speedup = 0;
-  double acceptance = 0, tokens_per_pass = 0, mean_gamma = 0, bytes_per_accepted = 0;
+  double acceptance = 0, tokens_per_round = 0, mean_gamma = 0, bytes_per_accepted = 0;
   double ttft_p50_ms = 0, itl_p50_ms = 0, itl_p95_ms = 0, itl_p99_ms = 0;  // zeros inside bursts included
   double itl_variation = 0;                                                // deviation over mean
   double pause_p50_ms = 0, pause_p99_ms = 0;                               // between bursts

@@ -45,7 +45,7 @@ def read(path):
 
 
 def per_pass(runs):
-    return statistics.mean(float(run["tokens_per_pass"]) for run in runs.values())
+    return statistics.mean(float(run["tokens_per_round"]) for run in runs.values())
 
 
 def ratio(runs, others):

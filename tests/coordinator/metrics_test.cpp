@@ -18,7 +18,7 @@ using std::chrono::nanoseconds;
 TEST(RoundSums, AcceptanceIsPerTestedTokenAndUtilisationPerDrafted) {
   RoundSums sums;
   for (const int32_t accepted : {4, 2, 0}) sums.add_round(4, accepted, accepted + 1, false);
-  EXPECT_DOUBLE_EQ(sums.tokens_per_pass(), 3.0);
+  EXPECT_DOUBLE_EQ(sums.tokens_per_round(), 3.0);
   EXPECT_DOUBLE_EQ(sums.acceptance(), 0.75);
   EXPECT_DOUBLE_EQ(sums.utilisation(), 0.5);
   EXPECT_EQ(sums.rollbacks, 2);
@@ -30,7 +30,7 @@ TEST(RoundSums, PlainRoundsCountForPassesButNotForBlockEfficiency) {
   sums.add_round(0, 0, 1, true);
   sums.add_round(0, 0, 1, false);
   sums.add_round(3, 3, 4, false);
-  EXPECT_DOUBLE_EQ(sums.tokens_per_pass(), 2.0);
+  EXPECT_DOUBLE_EQ(sums.tokens_per_round(), 2.0);
   EXPECT_DOUBLE_EQ(sums.block_efficiency(), 4.0);
   EXPECT_EQ(sums.g0_rounds, 2);
   EXPECT_EQ(sums.first_rounds, 1);

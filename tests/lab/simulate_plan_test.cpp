@@ -29,7 +29,7 @@ TEST(Plan, RanksWhatFitsAndSaysWhy) {
     EXPECT_LE(row.figures.tokens_per_second, 1.011 * plan.rows.front().figures.tokens_per_second);
     EXPECT_GT(row.figures.target_busy, 0);
     EXPECT_LE(row.figures.target_busy, 1.0001);
-    has_plain |= row.run.place == DraftPlace::kNone && row.figures.tokens_per_pass == 1;
+    has_plain |= row.run.place == DraftPlace::kNone && row.figures.tokens_per_round == 1;
   }
   EXPECT_TRUE(has_plain);
   EXPECT_NE(plan.rows.front().run.place, DraftPlace::kNone)

@@ -269,7 +269,7 @@ TEST(SimulatedRun, RowsOfAHeadTravelOverItsLink) {
     run.gbit = gbit;
     const auto played = play(run).value();
     EXPECT_NEAR(played.figures.acceptance, 0.8, 0.01);
-    return played.figures.tokens_per_pass / played.figures.tokens_per_second;
+    return played.figures.tokens_per_round / played.figures.tokens_per_second;
   };
   const double near = round_seconds(0, 0);
   EXPECT_NEAR(round_seconds(5, 0) - near, 2 * 5e-3, 1e-4);

@@ -31,7 +31,7 @@ TEST(Generate, StreamsOnlyTheContinuationToStandardOutput) {
   ASSERT_GT(run.out.size(), 1u);
   EXPECT_EQ(run.out.back(), '\n');
   EXPECT_EQ(run.out.find("Once upon a time"), std::string::npos) << "the prompt was echoed";
-  for (const char* word : {"tokens/s", "acceptance", "tokens per target pass", "draft", "verify"})
+  for (const char* word : {"tokens/s", "acceptance", "tokens per round", "draft", "verify"})
     EXPECT_NE(run.err.find(word), std::string::npos) << word << run.describe();
   EXPECT_EQ(run.out.find("tokens/s"), std::string::npos);
 }
@@ -380,7 +380,7 @@ TEST(Generate, ReportHoldsTheMetrics) {
   const double acceptance = metrics["rounds"]["acceptance_rate"];
   EXPECT_GT(acceptance, 0);
   EXPECT_LE(acceptance, 1);
-  EXPECT_GE(metrics["rounds"]["tokens_per_target_pass"].get<double>(), 1);
+  EXPECT_GE(metrics["rounds"]["tokens_per_round"].get<double>(), 1);
   const int64_t emitted = metrics["rounds"]["emitted_tokens"], rounds = metrics["rounds"]["rounds"];
   EXPECT_EQ(emitted, 40);
   EXPECT_LE(metrics["rounds"]["accepted_tokens"].get<int64_t>(),
