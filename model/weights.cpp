@@ -186,7 +186,8 @@ namespace {
 // Parts that one form of packed rows can hold.
 bool packs_alike(const TensorPart& a, const TensorPart& b) {
   if (!a.coded || !b.coded) return !a.coded && !b.coded && a.tensor->dtype == b.tensor->dtype;
-  return a.coded->scheme() == b.coded->scheme() && a.coded->order() == b.coded->order();
+  return a.coded->scheme() == b.coded->scheme() && a.coded->bits() == b.coded->bits() &&
+         a.coded->order() == b.coded->order();
 }
 
 void release(const TensorPart& part) {
@@ -208,6 +209,7 @@ PackedMatrix pack_parts(std::span<const TensorPart> parts, WeightType type,
   if (one.coded && !takes_int8_inputs(one.coded->scheme().code)) activations = ActivationFormat::kBFloat16;
   PackedMatrix to = type == WeightType::kCodes ? PackedMatrix(CodedColumns{.scheme = one.coded->scheme(),
                                                                            .activations = activations,
+                                                                           .bits = one.coded->bits(),
                                                                            .first = one.columns.begin,
                                                                            .order = one.coded->order(),
                                                                            .groups = one.coded->groups()},

@@ -10,6 +10,7 @@ CodedMatrix::CodedMatrix(std::string name, QuantScheme scheme, int64_t n, int64_
       n_(n),
       k_(k),
       groups_((k + scheme.group - 1) / scheme.group),
+      bits_(code_bits(scheme.code)),
       name_(std::move(name)),
       tensors_(std::move(tensors)) {
   if (!tensors_.empty()) code_bytes_ = static_cast<int64_t>(tensors_.front()->data.size());

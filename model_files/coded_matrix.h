@@ -28,6 +28,8 @@ class CodedMatrix {
   }
   // Groups in a row. Where columns have an order (act-order), groups are numbered as in the file.
   int64_t groups() const { return groups_; }
+  // Bits that hold every code: those of its type, or 5 or 6 of a byte.
+  int64_t bits() const { return bits_; }
   // Bytes that the codes of all rows take in the file.
   int64_t code_bytes() const { return code_bytes_; }
   // Every tensor that the matrix reads; the tensor of codes is first.
@@ -47,6 +49,7 @@ class CodedMatrix {
   QuantScheme scheme_;
   int64_t n_, k_, groups_;
   std::vector<int32_t> order_;
+  int64_t bits_;
   int64_t code_bytes_ = 0;
 
  private:

@@ -372,6 +372,20 @@ const GgufType& block_type(Dtype dtype) {
   return *found;
 }
 
+// Bits that hold every code of a type.
+int64_t held_bits(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kQ5_0:
+    case Dtype::kQ5_1:
+    case Dtype::kQ5K:
+      return 5;
+    case Dtype::kQ6K:
+      return 6;
+    default:
+      return code_bits(block_type(dtype).scheme.code);
+  }
+}
+
 class BlockCodes final : public CodedMatrix {
  public:
   explicit BlockCodes(const TensorInfo& tensor)
@@ -381,7 +395,9 @@ class BlockCodes final : public CodedMatrix {
         type_(block_type(tensor.dtype)),
         block_(dtype_block(tensor.dtype)),
         block_shift_(std::countr_zero(static_cast<uint64_t>(block_.elements))),
-        group_shift_(std::countr_zero(static_cast<uint64_t>(scheme_.group))) {}
+        group_shift_(std::countr_zero(static_cast<uint64_t>(scheme_.group))) {
+    bits_ = held_bits(tensor.dtype);
+  }
 
   void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
     const uint8_t* block = block_at(row, begin);

@@ -1,6 +1,7 @@
 // Tensor types of GGUF: one table of what llama.cpp writes, and what becomes of each here. A block holds the
 // codes of neighbouring columns of a row and the numbers that they share; the layouts are in gguf_codes.cpp.
-// Codes stay in 4 bits where they have 4 bits or fewer and are whole numbers, and are bytes elsewhere. Types
+// Codes stay in 4 bits where they have 4 bits or fewer and are whole numbers, and are bytes elsewhere; bits()
+// says where 5 or 6 bits of the byte suffice. Types
 // whose codes name entries of a codebook (IQ1 to IQ4) become the entries' integers while a file is loaded.
 #pragma once
 

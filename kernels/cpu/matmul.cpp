@@ -205,7 +205,7 @@ bool has_fast_dot_product() {
 const KernelSet& code_kernels(const CodeLayout& codes) {
   const QuantScheme& scheme = codes.scheme;
   if (codes.activations == ActivationFormat::kInt8)
-    return isa_has_avx512_vnni() ? avx512_vnni_code_kernels(scheme) : highway_int8_code_kernels(scheme);
+    return isa_has_avx512_vnni() ? avx512_vnni_code_kernels(codes) : highway_int8_code_kernels(codes);
   const bool is_float = scheme.code == CodeType::kE4m3 || scheme.code == CodeType::kE2m1;
   CHECK(!is_float || scheme.zero_type != ZeroType::kConstant || scheme.zero == 0, "floats with a zero of {}",
         scheme.zero);

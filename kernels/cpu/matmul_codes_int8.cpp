@@ -7,7 +7,8 @@
 // in any order, so every instruction set that has fused multiply-add gives the same bits.
 //
 // Where bytes are multiplied in pairs (maddubs), a pair's sum has 16 bits: 2 * 15 * 127 for a half of a byte,
-// and the eight pairs of a run of 32 columns stay below 2^15. A code of 8 bits counts as two halves.
+// and the eight pairs of a run of 32 columns stay below 2^15. A code of 8 bits counts as two halves. Two
+// pairs of codes of 6 bits and four of 5 bits stay below 2^15, too.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul_codes_int8.cpp"
 #include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set
@@ -27,6 +28,38 @@ namespace HWY_NAMESPACE {
 constexpr int64_t kCodeLineBytes = 64;
 constexpr int64_t kCodePrefetchBytes = 1024;
 static_assert(kActivationGroup / 4 * 2 * 15 * 127 < 1 << 15, "the pairs of a run overflow");
+static_assert(2 * 2 * 63 * 127 < 1 << 15 && 4 * 2 * 31 * 127 < 1 << 15, "the pairs of planes overflow");
+
+// Columns of a line, or of the lines of 5 or 6 bits that belong together (packed_matrix.h).
+template <int kBits>
+constexpr int64_t kColumnsTogether = kBits == 5   ? 32
+                                     : kBits == 6 ? 16
+                                                  : 32 / kBits;
+template <int kBits>
+constexpr int64_t kBytesTogether = kColumnsTogether<kBits>* kTileColumns* kBits / 8;
+template <int kBits>
+constexpr bool kHasPlanes = kBits == 5 || kBits == 6;
+
+// The upper bits of quad kQuad, of a line that has those of every quad, where a code has them.
+template <int kBits, int kQuad>
+HWY_INLINE hn::Vec<U> upper_bits(hn::Vec<U> line) {
+  constexpr int kShift = 4 - kQuad * (kBits - 4);
+  const auto mask = hn::Set(U(), kBits == 5 ? 0x10101010u : 0x30303030u);
+  if constexpr (kShift >= 0)
+    return hn::And(hn::ShiftLeft<kShift>(line), mask);
+  else
+    return hn::And(hn::ShiftRight<-kShift>(line), mask);
+}
+
+// Two quads of codes of 5 or 6 bits: of a line of their lower 4 bits, and of the line of upper bits.
+template <int kBits, int kQuad>
+HWY_INLINE void unpack_planes(const std::byte* line, hn::Vec<U> upper, hn::Vec<U>& first,
+                              hn::Vec<U>& second) {
+  const U u;
+  const auto w = hn::LoadU(u, reinterpret_cast<const uint32_t*>(line)), mask = hn::Set(u, 0x0f0f0f0fu);
+  first = hn::Or(hn::And(w, mask), upper_bits<kBits, kQuad>(upper));
+  second = hn::Or(hn::And(hn::ShiftRight<4>(w), mask), upper_bits<kBits, kQuad + 1>(upper));
+}
 
 // Sums of four neighbouring columns in each 32-bit lane: the bytes of halves of codes, in [0, 15], times the
 // int8 inputs of a word.
@@ -44,9 +77,58 @@ HWY_INLINE Pairs multiply_pairs(hn::Vec<U> halves, hn::Vec<U> x) {
 
 // One run of one vector of outputs, for kRows inputs side by side: exact sums.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// 16 columns of codes of 5 or 6 bits, from quad kQuad of the lines on.
+template <int kBits, int kQuad, int kRows, int kVecs>
+HWY_INLINE void add_plane_columns(const std::byte* lines, const uint32_t* x,
+                                  hn::Vec<I> (&sum)[kVecs][kRows]) {
+  const U u;
+  const auto ones = hn::Set(u, 0x00010001u);
+  const std::byte* line = lines + kQuad / 2 * kCodeLineBytes;
+#pragma GCC unroll 2
+  for (int v = 0; v < kVecs; ++v) {
+    constexpr int64_t kVectorBytes = kLanes * sizeof(uint32_t);
+    const auto upper = hn::LoadU(u, reinterpret_cast<const uint32_t*>(lines + kBytesTogether<kBits> -
+                                                                      kCodeLineBytes + v * kVectorBytes));
+    hn::Vec<U> quad[4];
+    unpack_planes<kBits, kQuad>(line + v * kVectorBytes, upper, quad[0], quad[1]);
+    unpack_planes<kBits, kQuad + 2>(line + kCodeLineBytes + v * kVectorBytes, upper, quad[2], quad[3]);
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) {
+      auto low = hn::Add(multiply_pairs(quad[0], hn::Set(u, x[m])),
+                         multiply_pairs(quad[1], hn::Set(u, x[kRows + m])));
+      const auto high = hn::Add(multiply_pairs(quad[2], hn::Set(u, x[2 * kRows + m])),
+                                multiply_pairs(quad[3], hn::Set(u, x[3 * kRows + m])));
+      if constexpr (kBits == 5)
+        low = hn::Add(low, high);
+      else
+        sum[v][m] = dot_pairs(hn::BitCast(u, high), ones, sum[v][m]);
+      sum[v][m] = dot_pairs(hn::BitCast(u, low), ones, sum[v][m]);
+    }
+  }
+}
+
+template <int kBits, int kRows, int kVecs>
+HWY_INLINE void add_run_planes(const std::byte* lines, int64_t columns, const uint32_t* x,
+                               hn::Vec<I> (&sum)[kVecs][kRows]) {
+  for (auto& vector : sum)
+    for (auto& s : vector) s = hn::Zero(I());
+  for (int64_t k = 0; k < columns; k += kColumnsTogether<kBits>, lines += kBytesTogether<kBits>) {
+#pragma GCC unroll 5
+    for (int64_t at = 0; at < kBytesTogether<kBits>; at += kCodeLineBytes)
+      __builtin_prefetch(lines + at + kCodePrefetchBytes);
+    add_plane_columns<kBits, 0, kRows, kVecs>(lines, x, sum);
+    x += 4 * kRows;
+    if constexpr (kBits == 5) {
+      add_plane_columns<kBits, 4, kRows, kVecs>(lines, x, sum);
+      x += 4 * kRows;
+    }
+  }
+}
+
 template <int kBits, int kRows, int kVecs>
 HWY_INLINE void add_run_codes(const std::byte* line, int64_t columns, const uint32_t* x,
                               hn::Vec<I> (&sum)[kVecs][kRows]) {
+  if constexpr (kHasPlanes<kBits>) return add_run_planes<kBits>(line, columns, x, sum);
   constexpr int64_t kLineColumns = 32 / kBits, kQuads = kLineColumns / 4;
   constexpr int kSides = kBits == 4 ? 1 : 2;  // halves of a code, summed apart
   const U u;
@@ -107,6 +189,31 @@ HWY_INLINE void add_run_codes(const std::byte* line, int64_t columns, const uint
     }
     add_quad<kRows>(quad, shorts, sum[v]);
   };
+  if constexpr (kHasPlanes<kBits>) {
+    constexpr int64_t kLower = kBytesTogether<kBits> - kCodeLineBytes;
+    const auto add_two = [&]<int kQuad>(std::integral_constant<int, kQuad>) HWY_ATTR {
+      for (int v = 0; v < kVecs; ++v) {
+        const std::byte* at = line + v * kLanes * static_cast<int64_t>(sizeof(uint32_t));
+        const auto upper = hn::LoadU(u, reinterpret_cast<const uint32_t*>(at + kLower));
+        hn::Vec<U> first, second;
+        unpack_planes<kBits, kQuad>(at + kQuad / 2 * kCodeLineBytes, upper, first, second);
+        add(first, v);
+        x += kRows;
+        add(second, v);
+        x -= kRows;
+      }
+      x += 2 * kRows;
+    };
+    for (int64_t k = 0; k < columns; k += kColumnsTogether<kBits>, line += kBytesTogether<kBits>) {
+      add_two(std::integral_constant<int, 0>());
+      add_two(std::integral_constant<int, 2>());
+      if constexpr (kBits == 5) {
+        add_two(std::integral_constant<int, 4>());
+        add_two(std::integral_constant<int, 6>());
+      }
+    }
+    return;
+  }
   for (int64_t k = 0; k < columns; k += kLineColumns, line += kCodeLineBytes) {
     const auto* words = reinterpret_cast<const uint32_t*>(line);
     const auto low_halves = hn::Set(u, 0x0f0f0f0fu);
@@ -127,11 +234,9 @@ HWY_INLINE void add_run_codes(const std::byte* line, int64_t columns, const uint
 // kVecs vectors of outputs of a tile from `lane` on.
 template <int kBits, int kRows, int kVecs>
 HWY_INLINE void leaf_lanes_int8(const LeafJob& job, int64_t lane) {
-  constexpr int64_t kLineColumns = 32 / kBits;
   const CodeLayout& c = *job.codes;
   const bool is_stored = c.scheme.zero_type == ZeroType::kStored,
              has_minima = c.scheme.zero_type == ZeroType::kMinimum;
-  const auto constant = hn::Set(I(), has_minima || is_stored ? 0 : c.scheme.zero);
   V sum[kVecs][kRows];
   for (auto& vector : sum)
     for (V& v : vector) v = hn::Zero(F());
@@ -141,7 +246,7 @@ HWY_INLINE void leaf_lanes_int8(const LeafJob& job, int64_t lane) {
     const CodeLayout::Run& run = job.runs[r];
     hn::Vec<I> acc[kVecs][kRows];
     add_run_codes<kBits, kRows, kVecs>(line, run.columns, x, acc);
-    line += run.columns / kLineColumns * kCodeLineBytes;
+    line += run.columns * kTileColumns * kBits / 8;
     x += run.columns / 4 * kRows;
     const float* scales = job.input_scales + r * kRows;
     const int32_t* integers = job.input_offsets + r * kRows;
@@ -150,14 +255,17 @@ HWY_INLINE void leaf_lanes_int8(const LeafJob& job, int64_t lane) {
       const int64_t at = lane + v * kLanes;
       const V scale = load_scales(c, job.scales, run, at);
       const hn::Rebind<uint8_t, F> u8;
-      auto zero = constant;
+      auto zero = hn::Zero(I());
       if (is_stored)
         zero = hn::PromoteTo(I(), hn::LoadU(u8, reinterpret_cast<const uint8_t*>(job.scales + c.zeros) +
                                                     run.group * kTileColumns + at));
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; ++m) {
         auto a = acc[v][m];
-        if (!has_minima) a = hn::Sub(a, hn::Mul(zero, hn::Set(I(), integers[m])));
+        if (is_stored)
+          a = hn::Sub(a, hn::Mul(zero, hn::Set(I(), integers[m])));
+        else if (!has_minima)
+          a = hn::Sub(a, hn::Set(I(), c.scheme.zero * integers[m]));
         sum[v][m] = hn::MulAdd(hn::ConvertTo(F(), a), hn::Mul(scale, hn::Set(F(), scales[m])), sum[v][m]);
       }
       if (has_minima) {
@@ -175,7 +283,7 @@ HWY_INLINE void leaf_lanes_int8(const LeafJob& job, int64_t lane) {
 // As many rows as registers hold sums of, for as many vectors as share what is read.
 constexpr int kMaxInt8Rows = kLanes >= 16 ? 8 : kLanes >= 8 ? 4 : 1;
 template <int kBits>
-constexpr int kTogether = kBits == 4 && kVectors > 1 ? 2 : 1;
+constexpr int kTogether = kBits<8 && kVectors> 1 ? 2 : 1;
 
 template <int kBits, int kRows>
 void leaf_int8(const LeafJob& job) {
@@ -194,10 +302,11 @@ KernelSet make_int8_set(std::integer_sequence<int, kRow...>) {
           .single = {nullptr, leaf_int8<kBits, kRow + 1>...}};
 }
 
-const KernelSet& int8_kernels_of_codes(const QuantScheme& scheme) {
+const KernelSet& int8_kernels_of_codes(const CodeLayout& codes) {
   constexpr auto kRows = std::make_integer_sequence<int, kMaxInt8Rows>();
-  static const KernelSet four = make_int8_set<4>(kRows), eight = make_int8_set<8>(kRows);
-  return code_bits(scheme.code) == 4 ? four : eight;
+  static const KernelSet four = make_int8_set<4>(kRows), five = make_int8_set<5>(kRows),
+                         six = make_int8_set<6>(kRows), eight = make_int8_set<8>(kRows);
+  return codes.bits == 4 ? four : codes.bits == 5 ? five : codes.bits == 6 ? six : eight;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -209,8 +318,8 @@ namespace outrider {
 
 HWY_EXPORT(int8_kernels_of_codes);
 
-const KernelSet& highway_int8_code_kernels(const QuantScheme& scheme) {
-  return HWY_DYNAMIC_DISPATCH(int8_kernels_of_codes)(scheme);
+const KernelSet& highway_int8_code_kernels(const CodeLayout& codes) {
+  return HWY_DYNAMIC_DISPATCH(int8_kernels_of_codes)(codes);
 }
 
 }  // namespace outrider

@@ -83,8 +83,8 @@ const KernelSet& kernel_set(WeightType type, int64_t rows);
 const KernelSet& code_kernels(const CodeLayout& codes);  // of kCodes
 
 const KernelSet& highway_code_kernels(const QuantScheme& scheme);
-const KernelSet& highway_int8_code_kernels(const QuantScheme& scheme);
-const KernelSet& avx512_vnni_code_kernels(const QuantScheme& scheme);  // only where isa_has_avx512_vnni()
+const KernelSet& highway_int8_code_kernels(const CodeLayout& codes);
+const KernelSet& avx512_vnni_code_kernels(const CodeLayout& codes);    // only where isa_has_avx512_vnni()
 const KernelSet& avx512_bf16_code_kernels(const QuantScheme& scheme);  // only where isa_has_avx512_bf16()
 const KernelSet& highway_kernels(WeightType type);
 const KernelSet& highway_integer_kernels(WeightType type);

@@ -231,12 +231,37 @@ void put_quads(std::span<const uint8_t> codes, size_t stride, size_t count, int6
     }
 }
 
+// The same of 5 or 6 bits: lines of the lower 4 bits, then one of the upper bits (packed_matrix.h).
+void put_planes(std::span<const uint8_t> codes, size_t stride, size_t count, const CodeLayout& c,
+                std::byte* to) {
+  const auto together = static_cast<size_t>(c.line_columns());
+  const auto upper_bits = static_cast<int>(c.bits) - 4;
+  for (size_t i = 0; i < count; i += together) {
+    for (size_t lane = 0; lane < kTileColumns; ++lane) {
+      std::byte* out = to + lane * sizeof(uint32_t);
+      uint32_t upper = 0;
+      for (size_t q = 0; q < together / 4; q += 2) {
+        uint32_t two[2];
+        std::memcpy(two, &codes[lane * stride + i + 4 * q], sizeof two);
+        const uint32_t lower = (two[0] & 0x0f0f0f0f) | (two[1] & 0x0f0f0f0f) << 4;
+        for (size_t side = 0; side < 2; ++side)
+          upper |= (two[side] >> 4 & 0x03030303) << static_cast<int>(q + side) * upper_bits;
+        std::memcpy(out, &lower, sizeof lower);
+        out += kTileColumns * sizeof(uint32_t);
+      }
+      std::memcpy(out, &upper, sizeof upper);
+    }
+    to += static_cast<size_t>(c.bits) * together * kTileColumns / 8;
+  }
+}
+
 // Columns [begin, begin + count) of a leaf in a tile, of all rows side by side. codes: of row `lane` from
 // lane * stride on.
 void put_codes(const CodeLayout& c, std::span<const uint8_t> codes, size_t stride, size_t count,
                std::byte* to) {
   if (c.activations == ActivationFormat::kInt8)
-    return put_quads(codes, stride, count, code_bits(c.scheme.code), to);
+    return c.bits == 5 || c.bits == 6 ? put_planes(codes, stride, count, c, to)
+                                      : put_quads(codes, stride, count, c.bits, to);
   if (code_bits(c.scheme.code) == 8) {
     for (size_t i = 0; i < count; i += 2)
       for (size_t lane = 0; lane < kTileColumns; ++lane, to += 2)

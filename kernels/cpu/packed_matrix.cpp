@@ -49,6 +49,9 @@ PackedMatrix::PackedMatrix(const CodedColumns& columns, int64_t n, int64_t k,
     : type_(WeightType::kCodes), n_(n), k_(k), codes_(std::make_unique<CodeLayout>()) {
   codes_->scheme = columns.scheme;
   codes_->activations = columns.activations;
+  codes_->bits = columns.bits != 0 && columns.activations == ActivationFormat::kInt8
+                     ? columns.bits
+                     : code_bits(columns.scheme.code);
   CHECK(columns.activations == ActivationFormat::kBFloat16 || takes_int8_inputs(columns.scheme.code),
         "int8 inputs for codes that are no whole numbers");
   add_leaves(leaf_ends, 1);
@@ -171,10 +174,16 @@ GroupNumbers group_numbers(const CodeLayout& c, const std::byte* tile, const Cod
 uint8_t read_code(const CodeLayout& c, const std::byte* tile, int64_t packed_column, int64_t lane) {
   if (c.activations == ActivationFormat::kInt8) {
     const int64_t in_quad = packed_column % 4;
-    if (code_bits(c.scheme.code) == 8)
-      return read<uint8_t>(tile, (packed_column / 4 * kTileColumns + lane) * 4 + in_quad);
-    const uint8_t pair = read<uint8_t>(tile, (packed_column / 8 * kTileColumns + lane) * 4 + in_quad);
-    return packed_column % 8 < 4 ? pair & 15 : pair >> 4;
+    if (c.bits == 8) return read<uint8_t>(tile, (packed_column / 4 * kTileColumns + lane) * 4 + in_quad);
+    const int64_t together = c.line_columns(), upper_bits = c.bits - 4;
+    const std::byte* lines = tile + packed_column / together * together * kTileColumns * c.bits / 8;
+    const int64_t in_lines = packed_column % together;
+    const uint8_t pair = read<uint8_t>(lines, (in_lines / 8 * kTileColumns + lane) * 4 + in_quad);
+    const auto lower = static_cast<uint8_t>(in_lines % 8 < 4 ? pair & 15 : pair >> 4);
+    if (upper_bits == 0) return lower;
+    const uint8_t upper = read<uint8_t>(lines, (together / 8 * kTileColumns + lane) * 4 + in_quad);
+    const int own = upper >> in_lines / 4 * upper_bits & ((1 << upper_bits) - 1);
+    return static_cast<uint8_t>(lower | own << 4);
   }
   if (code_bits(c.scheme.code) == 8)
     return read<uint8_t>(tile, (packed_column / 2 * kTileColumns + lane) * 2 + packed_column % 2);

@@ -13,7 +13,10 @@
 //   eight,
 //         bits 16 + 4i column 2i + 1. 8 bits: data[tile][k / 2][16][2] bytes. Columns are in the order of
 //         runs (CodeLayout), and behind them lies what groups of columns share
-//   codes for int8 inputs  4 bits: as int4, 8 bits: as int8, both without the constant added
+//   codes for int8 inputs  4 bits: as int4, 8 bits: as int8, both without the constant added.
+//         6 bits: of every 16 columns the lower 4 bits as 4-bit codes (2 lines of 64 bytes), then a line of
+//         the upper 2: bits 2q of byte j are those of column 4q + j. 5 bits: the same of every 32 columns, 4
+//         lines and one: bit q of byte j is that of column 4q + j
 // Quantised formats are symmetric: a weight is integer * scale, one scale per output and group of columns.
 // Groups start anew at every leaf (shard.h), so that no scale depends on how leaves are spread over ranks.
 #pragma once
@@ -44,6 +47,7 @@ struct CodeLayout {
   };
   QuantScheme scheme;
   ActivationFormat activations = ActivationFormat::kBFloat16;
+  int64_t bits = 0;                // of a code in a tile: 4 or 8, with int8 inputs 5 or 6 as well
   std::vector<Run> runs;           // of all leaves, in the order of their columns in a tile
   std::vector<int64_t> first_run;  // of each leaf, and the end
   // The matrix' column at every column of a tile, -1 where a run is filled up. Empty: the same, but for what
@@ -56,8 +60,9 @@ struct CodeLayout {
   // 4-bit codes: what each is multiplied as (its number less number_base), as bf16, twice.
   alignas(64) std::array<uint16_t, 32> numbers{};
 
-  // Columns of a line of 64 bytes, 16 rows of a tile.
-  int64_t line_columns() const { return 32 / code_bits(scheme.code); }
+  // A run is filled up to a multiple of so many columns: those of a line of 64 bytes, or of the lines that
+  // belong together.
+  int64_t line_columns() const { return bits == 5 ? 32 : bits == 6 ? 16 : 32 / bits; }
   // Taken from the number of a code before it is multiplied; the rest of a stored zero is taken from the sum.
   int32_t number_base() const {
     if (scheme.zero_type == ZeroType::kConstant) return scheme.zero;
@@ -77,6 +82,7 @@ constexpr int shift_of_nibble(int64_t column) {
 struct CodedColumns {
   QuantScheme scheme;
   ActivationFormat activations = ActivationFormat::kBFloat16;  // kInt8 only if takes_int8_inputs()
+  int64_t bits = 0;                                            // CodedMatrix::bits(); 0: those of the type
   int64_t first = 0;
   std::span<const int32_t> order;  // of the whole matrix; empty: neighbours are grouped
   int64_t groups = 0;              // of the whole matrix
@@ -134,7 +140,7 @@ class PackedMatrix {
   void copy_row(int64_t row, std::span<float> to) const;
 
  private:
-  int64_t bits() const { return codes_ ? code_bits(codes_->scheme.code) : weight_bits(type_); }
+  int64_t bits() const { return codes_ ? codes_->bits : weight_bits(type_); }
   void add_leaves(const std::vector<int64_t>& leaf_ends, int64_t alignment);
   void plan_codes(const CodedColumns& columns);
   void add_runs(Leaf& leaf, const CodedColumns& columns);

@@ -32,8 +32,9 @@ std::string in_bytes(double bytes) {
 
 int64_t weights_of(const MatrixSource& m) { return m.n() * m.k(); }
 
-// Bits per weight of a published checkpoint, with its part of the group's scale.
-double bits_of_code(const QuantScheme& s) {
+// Bits per weight of a published checkpoint, with its part of the group's scale, as held for int8 inputs.
+double bits_per_weight(const CodedMatrix& matrix) {
+  const QuantScheme& s = matrix.scheme();
   const double scale = s.scale == ScaleType::kNested || s.scale == ScaleType::kPowerOfTwo ? 8
                        : s.scale == ScaleType::kFloat32                                   ? 32
                                                                                           : 16;
@@ -42,7 +43,8 @@ double bits_of_code(const QuantScheme& s) {
                                                                                            : 8;
   const double outer = s.scale != ScaleType::kNested ? 0 : s.zero_type == ZeroType::kMinimum ? 32 : 16;
   const auto group = static_cast<double>(s.group);
-  return static_cast<double>(code_bits(s.code)) + (scale + zero) / group +
+  const int64_t code = matrix.bits() == 5 || matrix.bits() == 6 ? matrix.bits() : code_bits(s.code);
+  return static_cast<double>(code) + (scale + zero) / group +
          outer / (group * static_cast<double>(s.groups_together));
 }
 
@@ -52,7 +54,7 @@ double held_bytes(const MatrixSource& matrix, WeightType type) {
     double bytes = 0;
     for (const TensorPart& part : matrix.parts)
       bytes += static_cast<double>(part.rows.size() * part.columns.size()) / 8 *
-               (part.coded                          ? bits_of_code(part.coded->scheme())
+               (part.coded                          ? bits_per_weight(*part.coded)
                 : part.tensor->dtype == Dtype::kF32 ? 32.0
                                                     : 16.0);
     return bytes;

@@ -457,8 +457,9 @@ TEST(PublishedFormatErrors, AConfigOfWeightsThatAreNotQuantisedIsRefused) {
 // holds and what it multiplies is what weight_of_code() says.
 class SyntheticCodes final : public CodedMatrix {
  public:
-  SyntheticCodes(QuantScheme scheme, int64_t n, int64_t k, bool ordered)
+  SyntheticCodes(QuantScheme scheme, int64_t n, int64_t k, bool ordered, int64_t bits = 0)
       : CodedMatrix("synthetic", scheme, n, k, {}) {
+    if (bits != 0) bits_ = bits;
     for (int64_t i = 0; ordered && i < k; ++i) order_.push_back(static_cast<int32_t>(i * 7 % groups()));
   }
   void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
@@ -467,7 +468,7 @@ class SyntheticCodes final : public CodedMatrix {
           static_cast<uint32_t>(row * 131 + (begin + static_cast<int64_t>(i)) * 29 + 7) * 2654435761u >> 24;
       to[i] = static_cast<uint8_t>(code_bits(scheme_.code) == 4      ? mixed & 15
                                    : scheme_.code == CodeType::kE4m3 ? mixed % 120
-                                                                     : mixed);
+                                                                     : mixed >> (8 - bits()));
     }
   }
   GroupNumbers group(int64_t row, int64_t group) const override {
@@ -665,24 +666,30 @@ TEST(CodeKernels, WithInt8InputsComputeWhatIsStatedOnEveryInstructionSetWithFma)
   MatmulScratch scratch;
   Buffer<float> x(kInputs * 208);
   for (int64_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 37 % 101) - 50) * 0.01f;
-  std::vector<QuantScheme> schemes;
+  std::vector<std::pair<QuantScheme, int64_t>> schemes;  // and the bits that hold a code
   for (QuantScheme scheme : schemes_of_every_kind()) {
     if (!takes_int8_inputs(scheme.code)) continue;
-    schemes.push_back(scheme);
-    if (scheme.scale == ScaleType::kNested) continue;
-    scheme.group = 100;  // several runs
-    schemes.push_back(scheme);
+    const int64_t type_bits = code_bits(scheme.code);
+    for (const int64_t bits : {type_bits, int64_t{5}, int64_t{6}}) {
+      if (bits > type_bits) continue;
+      schemes.emplace_back(scheme, bits);
+      if (scheme.scale == ScaleType::kNested) continue;
+      QuantScheme longer = scheme;
+      longer.group = 100;  // several runs
+      schemes.emplace_back(longer, bits);
+    }
   }
-  for (const QuantScheme& scheme : schemes)
+  for (const auto& [scheme, bits] : schemes)
     for (const auto& leaves : cuts)
       for (const bool ordered : {false, true}) {
         if (ordered && scheme.scale == ScaleType::kNested) continue;  // no format has both
-        const auto coded = std::make_shared<SyntheticCodes>(scheme, kRows + 3, kColumns + 40, ordered);
+        const auto coded = std::make_shared<SyntheticCodes>(scheme, kRows + 3, kColumns + 40, ordered, bits);
         const TensorInfo nothing;
         const TensorPart part{
             .tensor = &nothing, .rows = {3, 3 + kRows}, .columns = {40, 40 + kColumns}, .coded = coded};
         const PackedMatrix codes =
             pack_matrix({{part}, leaves}, WeightType::kCodes, pool, ActivationFormat::kInt8);
+        ASSERT_EQ(codes.codes()->bits, bits);
         std::vector<float> packed(kColumns), stored(kColumns), expected;
         for (int64_t row = 0; row < kRows; ++row) {
           codes.copy_row(row, packed);
@@ -705,8 +712,8 @@ TEST(CodeKernels, WithInt8InputsComputeWhatIsStatedOnEveryInstructionSetWithFma)
               ASSERT_LE(std::abs(got - want), off)
                   << isa << " rows " << m << " output " << i << ": " << got << " " << want << " code "
                   << static_cast<int>(scheme.code) << " zero " << static_cast<int>(scheme.zero_type)
-                  << " scale " << static_cast<int>(scheme.scale) << " group " << scheme.group << " leaves "
-                  << leaves.size() << " ordered " << ordered;
+                  << " scale " << static_cast<int>(scheme.scale) << " bits " << bits << " group "
+                  << scheme.group << " leaves " << leaves.size() << " ordered " << ordered;
             }
           }
         }

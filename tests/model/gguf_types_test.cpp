@@ -72,13 +72,33 @@ TEST_F(GgufTypes, HeldMatricesHaveTheSameNumbers) {
     const MatrixSource source{
         {{.tensor = &tensor, .rows = {0, tensor.shape[0]}, .columns = {0, k}, .coded = gguf_codes(tensor)}},
         {}};
-    const PackedMatrix held = pack_matrix(source, WeightType::kCodes, pool);
-    std::vector<float> row(static_cast<size_t>(k));
-    for (int64_t i = 0; i < tensor.shape[0]; ++i) {
-      held.copy_row(i, row);
-      EXPECT_TRUE(same_bits_of(row, std::span(numbers).subspan(static_cast<size_t>(i * k), row.size())))
-          << tensor.name << " row " << i;
+    for (const ActivationFormat inputs : {ActivationFormat::kBFloat16, ActivationFormat::kInt8}) {
+      const PackedMatrix held = pack_matrix(source, WeightType::kCodes, pool, inputs);
+      std::vector<float> row(static_cast<size_t>(k));
+      for (int64_t i = 0; i < tensor.shape[0]; ++i) {
+        held.copy_row(i, row);
+        EXPECT_TRUE(same_bits_of(row, std::span(numbers).subspan(static_cast<size_t>(i * k), row.size())))
+            << tensor.name << " row " << i;
+      }
     }
+  }
+}
+
+// Types of 5 and 6 bits take those, not bytes, where inputs are int8: Q6_K has 6 bits, 8 of the scale of 16
+// columns and 16 of that of 256.
+TEST_F(GgufTypes, CodesOfFiveAndSixBitsAreHeldInTheirOwnBits) {
+  ThreadPool pool(1);
+  for (const auto& [name, bits] :
+       {std::pair{"Q6_K", 6.5625}, {"Q5_K", 5.625}, {"Q5_0", 5.5}, {"Q5_1", 6.0}, {"Q8_0", 8.5}}) {
+    const TensorInfo* tensor = content_.tensor(name);
+    ASSERT_NE(tensor, nullptr) << name;
+    const int64_t k = tensor->shape[1];
+    const MatrixSource source{
+        {{.tensor = tensor, .rows = {0, tensor->shape[0]}, .columns = {0, k}, .coded = gguf_codes(*tensor)}},
+        {}};
+    const PackedMatrix held = pack_matrix(source, WeightType::kCodes, pool, ActivationFormat::kInt8);
+    EXPECT_EQ(static_cast<double>(held.codes()->end * 8) / static_cast<double>(kTileColumns * k), bits)
+        << name;
   }
 }
 
