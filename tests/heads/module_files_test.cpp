@@ -143,7 +143,7 @@ TEST(ModuleFiles, WhatIsNotUnderstoodIsRefusedByName) {
   };
   const std::string prefix = testing::kOwnModule;
   module.expect_refused("index_topk", 2048, {"config.json", "index_topk", "not understood"});
-  module.expect_refused("model_type", "glm4_moe", {"config.json", "model_type", "glm4_moe"});
+  module.expect_refused("model_type", "glm9_moe", {"config.json", "model_type", "glm9_moe"});
   module.expect_refused("model_type", "qwen3_next", {"config.json", "model_type", "qwen3_next"});
   module.expect_refused("num_nextn_predict_layers", 2, {"num_nextn_predict_layers", "2", "one module"});
   module.expect_refused("num_nextn_predict_layers", json(), {"num_nextn_predict_layers", "missing"});

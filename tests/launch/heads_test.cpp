@@ -156,8 +156,8 @@ TEST(Heads, WriteItFromWhereTheyAreFaster) {
     EXPECT_GT(at_target, 20);
     EXPECT_EQ(at_target + at_worker + 1, metrics["rounds"]["rounds"]) << "all but that of the prompt";
     EXPECT_EQ(metrics["cluster"]["workers_joined"], more.size() > 5 ? 2 : 1);
-    if (!more.empty()) {
-      EXPECT_GT(metrics["wire"]["kinds"]["state_rows"]["sent_messages"], 0);
+    if (!more.empty() && at_worker > 0) {  // a busy machine may not try the worker
+      EXPECT_GT(metrics.value(json::json_pointer("/wire/kinds/state_rows/sent_messages"), 0), 0);
     }
   }
 }
