@@ -99,7 +99,7 @@ PassTimes warm_up(Model& model, Collectives& group, Role role) {
   using Nanoseconds = uint64_t;
   constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
   constexpr size_t kTurns = 10;
-  constexpr int64_t kPrefillRows = 32, kUsualRows = 5;  // the latter of a usual draft
+  constexpr int64_t kPrefillRows = 32, kUsualRows = 5;  // a pass with a usual draft
   constexpr Nanoseconds kFewer = 400'000'000;           // after this time a turn ends behind the usual rows
   constexpr Nanoseconds kOneTurn = 700'000'000;         // after turns of this time no further one begins
   constexpr Nanoseconds kTooLong = 2'000'000'000;       // after such a pass no further one is timed

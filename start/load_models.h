@@ -27,7 +27,7 @@ int target_ranks(const ModelSettings& models);
 // answer, and distort the pass times of the draft length policy. All ranks make the same passes. Returns
 // Hello::pass_times by the slowest rank: of a target by rows, of a draft model for a step, five sequences and
 // a prefill. It takes about a second at most, but two passes at least. Models of one process are measured one
-// after the other, once none of them is loading.
+// after the other, once no model is loading.
 PassTimes warm_up(Model& model, Collectives& group, Role role);
 
 struct LoadedModel {

@@ -2,7 +2,7 @@ cmake_minimum_required(VERSION 3.25)
 # Fails on JSON that is written past base/json_text.h, and on an include that points up or sideways:
 #   launch -> serve | lab -> start -> requests -> coordinator | draft_worker | target_worker -> heads, cluster
 #   -> model -> kernels -> model_files; text -> model_files; comm -> base
-# Rooms that have rooms in them have arrows there, too. No two of them include each other.
+# Folders inside a room have arrows, too. No two folders include each other.
 set(base_may "base")
 set(comm_may "comm;base")
 set(cluster_may "cluster;comm;base")

@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-// What a target measures whose every further row adds `price` passes.
+// Pass times of a target: every further row adds `price` passes.
 PassTimes rows_at(double price) {
   PassTimes times;
   for (const int32_t rows : {2, 3, 5, 9, 17})

@@ -329,7 +329,7 @@ TEST(GammaReaction, ADraftModelThatTakesHalfAPassIsWeighedByWhatRowsCost) {
       }
 }
 
-// What both workers measured is used in the first round: there is no first draft of one token, and no trial.
+// The first round uses the measurements of both workers: no first draft of one token, and no trial.
 TEST(GammaReaction, MeasuredWorkersDraftRightlyFromTheFirstRoundOn) {
   const std::vector<double> avx2{1, 1.15, 1.38, 1.75, 2.1, 2.4, 2.7, 3.02, 3.34};
   const std::vector<double> avx512{1, 1.01, 1.15, 1.32, 1.56, 1.8, 2.08, 2.35};
