@@ -33,6 +33,8 @@ constexpr Refused kRefused[] = {
     {"max_model_len", "use --max-model-len"},
     {"revision", "name the directory of that revision as the model"},
     {"code_revision", "models run no code of their own here; leave it out"},
+    {"prompt_lookup_min", "n-grams of every length are tried, the longest first; leave it out"},
+    {"prompt_lookup_max", "n-grams of every length are tried, the longest first; leave it out"},
     {"synthetic_acceptance_rates", "use --synthetic-acceptance rates:..."},
     {"synthetic_acceptance_length", "use --synthetic-acceptance length:..."},
 };
@@ -46,9 +48,9 @@ Result<std::string> text_at(const std::string& key, const json& value) {
   return value.get<std::string>();
 }
 
-Result<int> number_at(const std::string& key, const json& value) {
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > 1024)
-    return wrong(key, "must be a whole number from 0 to 1024");
+Result<int> number_at(const std::string& key, const json& value, uint64_t max = 1024) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > max)
+    return wrong(key, fmt::format("must be a whole number from 0 to {}", max));
   return value.get<int>();
 }
 
@@ -84,7 +86,8 @@ Status take(const std::string& key, const json& value, ClusterSettings& settings
     ASSIGN_OR_RETURN(const std::string name, text_at(key, value));
     ASSIGN_OR_RETURN(settings.models.draft_model, find_model(name));
   } else if (key == "num_speculative_tokens") {
-    ASSIGN_OR_RETURN(settings.speculation.num_speculative_tokens, number_at(key, value));
+    ASSIGN_OR_RETURN(settings.speculation.num_speculative_tokens,
+                     number_at(key, value, kMaxSpeculativeTokens));
   } else if (key == "draft_tensor_parallel_size") {
     ASSIGN_OR_RETURN(settings.models.draft_tensor_parallel_size, number_at(key, value));
   } else if (key == "quantization") {
@@ -92,15 +95,12 @@ Status take(const std::string& key, const json& value, ClusterSettings& settings
   } else if (key == "rejection_sample_method") {
     ASSIGN_OR_RETURN(const std::string name, text_at(key, value));
     return take_rejection(name, rule);
-  } else if (key == "prompt_lookup_min" || key == "prompt_lookup_max") {
-    return number_at(key, value).status();  // n-grams of every length are tried, the longest first
   } else {
     for (const Refused& refused : kRefused)
       if (refused.key == key) return wrong(key, fmt::format("has no counterpart here: {}", refused.instead));
     return wrong(key,
                  "is not a key of it; keys are model, method, num_speculative_tokens, "
-                 "draft_tensor_parallel_size, quantization, rejection_sample_method, prompt_lookup_min "
-                 "and prompt_lookup_max");
+                 "draft_tensor_parallel_size, quantization and rejection_sample_method");
   }
   return {};
 }

@@ -16,9 +16,8 @@ namespace outrider {
 void add_speculative_config_option(CLI::App& app, ClusterSettings& settings, std::string& rule);
 
 // Reads the object into the settings. Keys: model, method, num_speculative_tokens,
-// draft_tensor_parallel_size, rejection_sample_method, quantization, prompt_lookup_max (ignored) and
-// prompt_lookup_min (ignored). An error names the key, and for a key of vLLM that has no counterpart what to
-// use instead.
+// draft_tensor_parallel_size, rejection_sample_method and quantization. An error names the key, and for a key
+// of vLLM that has no counterpart what to use instead.
 Status read_speculative_config(const std::string& text, ClusterSettings& settings, std::string& rule);
 
 }  // namespace outrider

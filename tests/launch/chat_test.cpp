@@ -179,7 +179,9 @@ TEST_F(Names, SpeculationIsWrittenAsVllmWritesIt) {
            {R"({"method": "oracle"})", "draft_model"},
            {R"({"num_speculative_tokens": 3})", "\"model\""},
            {R"({"method": "ngram", "num_speculative_tokens": -3})", "whole number"},
+           {R"({"method": "ngram", "num_speculative_tokens": 65})", "0 to 64"},
            {R"({"method": "ngram", "disable_by_batch_size": 4})", "no counterpart"},
+           {R"({"method": "ngram", "prompt_lookup_max": 4})", "\"prompt_lookup_max\" has no counterpart"},
            {R"({"method": "ngram", "tokens": 4})", "is not a key"},
            {R"({"rejection_sample_method": "magic", "method": "ngram"})", "standard or block"},
            {"{", "--speculative-config"}}) {
