@@ -70,9 +70,10 @@ std::string place_of(const Status& status, const std::string& flag, const std::s
 Result<ModelConfig> read_config(const std::string& flag, const std::string& directory,
                                 const ModelSettings& models, std::vector<std::string>& warnings) {
   if (!std::filesystem::is_directory(directory) && !is_gguf_path(directory))
-    return not_found(
-        fmt::format("{} {}: no such directory; name one that holds config.json, the weights and a tokenizer",
-                    flag, directory));
+    return not_found(fmt::format(
+        "{} {}: {}; name a GGUF file, or a directory with config.json, the weights and a tokenizer", flag,
+        directory,
+        std::filesystem::exists(directory) ? "neither a GGUF file nor a directory" : "no such directory"));
   const std::string model = fmt::format("{} {}", flag, directory);
   auto config = read_model_config(directory);
   if (!config.ok()) return config.status().in(place_of(config.status(), flag, directory));

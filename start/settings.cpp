@@ -185,7 +185,9 @@ Status check_drafter_settings(const RoleSettings& settings) {
 Status check_settings(const RoleSettings& settings) {
   const ModelSettings& m = settings.models;
   const SpeculationSettings& s = settings.speculation;
-  if (m.model.empty()) return invalid_argument("--model is missing: name a Hugging Face model directory");
+  if (m.model.empty())
+    return invalid_argument(
+        "--model is missing: name a GGUF file, a model directory, or org/name of the Hugging Face cache");
   if (!is_supported_tp_size(m.tensor_parallel_size))
     return invalid_argument(
         fmt::format("--tensor-parallel-size {}: must be 1, 2, 4 or 8", m.tensor_parallel_size));
@@ -272,10 +274,10 @@ Status check_pool_settings(const ClusterSettings& settings) {
         "--num-draft-workers needs --draft-model DIR or --drafter suffix, and a head --head-place worker or "
         "auto");
   if (settings.models.drafts_beside_target() && !p.listen.empty())
-    return unsupported(
-        fmt::format("--listen and --drafter {}: {} drafts beside the target, and draft workers cannot; drop one{}",
-                    settings.models.drafter, settings.models.head() ? "the head" : "it",
-                    settings.models.head() ? ", or use --head-place worker or auto" : ""));
+    return unsupported(fmt::format(
+        "--listen and --drafter {}: {} drafts beside the target, and draft workers cannot; drop one{}",
+        settings.models.drafter, settings.models.head() ? "the head" : "it",
+        settings.models.head() ? ", or use --head-place worker or auto" : ""));
   const int waits_for = p.wait_for_draft_workers.value_or(0);
   if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))
     return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",

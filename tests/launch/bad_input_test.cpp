@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(BadInput, MissingModel) {
   expect_refused(outrider_program({"generate", "--prompt", "x"}, {.limit = kSoon}),
-                 {"--model is missing", "directory"});
+                 {"--model is missing", "GGUF file", "directory", "org/name"});
 }
 
 TEST(BadInput, MissingPrompt) { expect_refused(generate({}, {.limit = kSoon}), {"--prompt", "--prompts"}); }

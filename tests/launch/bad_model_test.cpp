@@ -50,6 +50,11 @@ TEST_P(BadModel, NoSuchDirectory) {
   expect_refused(dir_ / "nowhere", {GetParam(), "nowhere", "no such directory", "config.json"});
 }
 
+TEST_P(BadModel, FileThatIsNoGguf) {
+  write_file(dir_ / "weights.bin", "x");
+  expect_refused(dir_ / "weights.bin", {GetParam(), "weights.bin", "neither a GGUF file nor a directory"});
+}
+
 TEST_P(BadModel, NoConfig) {
   const fs::path m = model();
   fs::remove(m / "config.json");
