@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "base/text_hash.h"
+#include "base/threads.h"
 #include "comm/cores.h"
 #include "heads/module_weights.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -133,6 +135,24 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
   return tokenizer;
 }
 
+// Reads the target's tokenizer, and returns the drafter's (read_drafter). Large vocabularies take long, so
+// two of them are read at the same time.
+Result<std::unique_ptr<Tokenizer>> read_tokenizers(const ModelSettings& models, Preparation& p) {
+  if (!models.uses_draft_model()) {
+    ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", models.model));
+    return read_drafter(models, p);
+  }
+  std::optional<Result<std::unique_ptr<Tokenizer>>> target, draft;
+  run_on_threads(2, [&](int thread) {
+    if (thread == 0)
+      draft = read_drafter(models, p);
+    else
+      target = read_tokenizer("--model", models.model);
+  });
+  ASSIGN_OR_RETURN(p.tokenizer, *std::move(target));  // its error comes first
+  return *std::move(draft);
+}
+
 // A head has no vocabulary of its own: it belongs to this very target, whose tokenizer was read.
 Status read_head(const ModelSettings& models, Preparation& p) {
   const std::string flag = "--draft-model " + models.draft_model;
@@ -198,7 +218,6 @@ Result<Preparation> prepare(const RoleSettings& settings) {
   RETURN_IF_ERROR(pin_isa(models.isa));
   Preparation p;
   ASSIGN_OR_RETURN(p.target, read_config("--model", models.model, models, p.warnings));
-  ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", models.model));
   if (models.max_model_len > p.target.max_position_embeddings)
     return invalid_argument(fmt::format("--max-model-len {}: the model supports {}", models.max_model_len,
                                         p.target.max_position_embeddings));
@@ -210,12 +229,12 @@ Result<Preparation> prepare(const RoleSettings& settings) {
         fmt::format("--max-model-len {}: --kv-cache-tokens {} has no room for such a text",
                     models.max_model_len, models.kv_cache_tokens));
   if (models.kv_cache_tokens > 0) p.max_model_len = std::min(p.max_model_len, models.kv_cache_tokens);
+  ASSIGN_OR_RETURN(const auto draft_tokenizer, read_tokenizers(models, p));
   p.target_info = {.name = display_name(models.model),
                    .vocab_size = static_cast<int32_t>(p.target.vocab_size),
                    .vocabulary_fingerprint = p.tokenizer->fingerprint(),
                    .max_context = static_cast<int32_t>(p.max_model_len),
                    .isa = isa_name()};
-  ASSIGN_OR_RETURN(const auto draft_tokenizer, read_drafter(models, p));
   if (models.head()) RETURN_IF_ERROR(read_head(models, p));
   if (draft_tokenizer) {
     if (Status same = check_same_vocabulary(*p.tokenizer, *draft_tokenizer); !same.ok())
