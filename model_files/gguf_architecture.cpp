@@ -40,6 +40,21 @@ constexpr std::array kGraniteGguf =
                             {"embedding_scale", "embedding_multiplier", Kind::kNumber},
                             {"residual_scale", "residual_multiplier", Kind::kNumber},
                             {"logit_scale", "logits_scaling", Kind::kNumber}});
+constexpr std::array kOlmo3Gguf = std::to_array<GgufKey>({{"attention.sliding_window", "sliding_window"}});
+constexpr std::array kGlm4MoeGguf =
+    std::to_array<GgufKey>({{"leading_dense_block_count", "first_k_dense_replace"},
+                            {"expert_count", "n_routed_experts"},
+                            {"expert_used_count", "num_experts_per_tok"},
+                            {"expert_feed_forward_length", "moe_intermediate_size"},
+                            {"expert_shared_count", "n_shared_experts"},
+                            {"expert_group_count", "n_group"},
+                            {"expert_group_used_count", "topk_group"},
+                            {"expert_weights_norm", "norm_topk_prob", Kind::kFlag},
+                            {"expert_weights_scale", "routed_scaling_factor", Kind::kNumber}});
+constexpr std::array kMinimaxM2Gguf =
+    std::to_array<GgufKey>({{"expert_count", "num_local_experts"},
+                            {"expert_used_count", "num_experts_per_tok"},
+                            {"expert_feed_forward_length", "intermediate_size"}});
 constexpr std::array kDeepseekGguf =
     std::to_array<GgufKey>({{"leading_dense_block_count", "first_k_dense_replace"},
                             {"attention.kv_lora_rank", "kv_lora_rank"},
@@ -54,6 +69,9 @@ using Keys = std::string_view;
 constexpr std::array kWindowPattern = std::to_array<Keys>({"attention.sliding_window_pattern"});
 constexpr std::array kGemma3More =
     std::to_array<Keys>({"attention.sliding_window", "attention.sliding_window_pattern"});
+constexpr std::array kOlmo3More =
+    std::to_array<Keys>({"attention.sliding_window_pattern", "rope.freq_base_swa"});
+constexpr std::array kGatingMore = std::to_array<Keys>({"expert_gating_func"});
 constexpr std::array kPhi3More = std::to_array<Keys>({"attention.sliding_window"});
 constexpr std::array kDeepseekMore = std::to_array<Keys>(
     {"attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla", "expert_gating_func",
@@ -125,6 +143,37 @@ Status complete_gpt_oss(const GgufKeys& keys, json& config) {
   return read_window_pattern(keys, config);
 }
 
+// Layers with a window have a rotation of their own, which no key scales.
+Status complete_olmo3(const GgufKeys& keys, json& config) {
+  json full = config.value("rope_scaling", json{{"rope_type", "default"}}), local{{"rope_type", "default"}};
+  ASSIGN_OR_RETURN(const auto local_theta, keys.number("rope.freq_base_swa"));
+  if (config.contains("rope_theta")) full["rope_theta"] = local["rope_theta"] = config["rope_theta"];
+  if (local_theta) local["rope_theta"] = *local_theta;
+  config["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", local}};
+  config.erase("rope_scaling");
+  config.erase("rope_theta");
+  return read_window_pattern(keys, config);
+}
+
+constexpr int64_t kSigmoidGating = 2;
+
+// The routers of these families score by sigmoids.
+Status check_sigmoid_gating(const GgufKeys& keys) {
+  ASSIGN_OR_RETURN(const auto gating, keys.integer("expert_gating_func"));
+  if (gating.value_or(kSigmoidGating) == kSigmoidGating) return {};
+  return unsupported(fmt::format("{}: {} is {}; only {}, sigmoid, is supported", keys.file(),
+                                 keys.name("expert_gating_func"), *gating, kSigmoidGating));
+}
+
+Status complete_glm4_moe(const GgufKeys& keys, json& config) {
+  for (const char* key : {"n_group", "topk_group"})
+    if (!config.contains(key)) config[key] = 1;
+  config["use_qk_norm"] = keys.content().tensor("blk.0.attn_q_norm.weight") != nullptr;
+  return check_sigmoid_gating(keys);
+}
+
+Status complete_minimax_m2(const GgufKeys& keys, json&) { return check_sigmoid_gating(keys); }
+
 bool has_correction(const GgufContent& content) {
   return std::any_of(content.tensors.begin(), content.tensors.end(),
                      [](const TensorInfo& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
@@ -179,6 +228,12 @@ constexpr std::array kArchitectures = std::to_array<GgufArchitecture>({
      .complete = complete_gemma3},
     {.name = "phi3", .family = ModelFamily::kPhi3, .more_keys = kPhi3More, .complete = complete_phi3},
     {.name = "olmo2", .family = ModelFamily::kOlmo2},
+    {.name = "olmo2",
+     .family = ModelFamily::kOlmo3,
+     .keys = kOlmo3Gguf,
+     .more_keys = kOlmo3More,
+     .complete = complete_olmo3},
+    {.name = "seed_oss", .family = ModelFamily::kSeedOss},
     {.name = "granite", .family = ModelFamily::kGranite, .pairs_rows = true, .keys = kGraniteGguf},
     {.name = "smollm3", .family = ModelFamily::kSmolLm3, .pairs_rows = true},
     {.name = "qwen2moe",
@@ -197,6 +252,18 @@ constexpr std::array kArchitectures = std::to_array<GgufArchitecture>({
      .keys = kGptOssGguf,
      .more_keys = kWindowPattern,
      .complete = complete_gpt_oss},
+    {.name = "glm4moe",
+     .family = ModelFamily::kGlm4Moe,
+     .has_experts = true,
+     .keys = kGlm4MoeGguf,
+     .more_keys = kGatingMore,
+     .complete = complete_glm4_moe},
+    {.name = "minimax-m2",
+     .family = ModelFamily::kMinimaxM2,
+     .has_experts = true,
+     .keys = kMinimaxM2Gguf,
+     .more_keys = kGatingMore,
+     .complete = complete_minimax_m2},
     {.name = "deepseek2",
      .family = ModelFamily::kDeepseekV2,
      .has_experts = true,
@@ -232,10 +299,13 @@ Result<const GgufArchitecture*> gguf_architecture_of(const GgufContent& content,
   ASSIGN_OR_RETURN(const auto experts, keys.integer("expert_count"));
   // DeepSeek-V3 scores experts by sigmoids (2), and corrects them for the choice.
   ASSIGN_OR_RETURN(const auto gating, keys.integer("expert_gating_func"));
-  const bool is_v3 = gating ? *gating == 2 : has_correction(content);
+  const bool is_v3 = gating ? *gating == kSigmoidGating : has_correction(content);
+  const auto window = keys.integer("attention.sliding_window");  // of OLMo 3, not of OLMo 2
+  const bool slides = window.ok() && window->value_or(0) > 0;
   for (const GgufArchitecture& known : kArchitectures) {
     if (known.name != *found) continue;
     if (known.name == "llama" && known.has_experts != (experts.value_or(0) > 0)) continue;
+    if (known.name == "olmo2" && (known.family == ModelFamily::kOlmo3) != slides) continue;
     if (known.name == "deepseek2" && (known.family == ModelFamily::kDeepseekV3) != is_v3) continue;
     return &known;
   }

