@@ -63,6 +63,7 @@ void Protocol::pump(Turn& turn) {
   assign(turn);
   for_each_dirty([&](ServingGroup& group) {
     const auto batch_size = static_cast<int32_t>(group.requests.running());
+    group.target.in_prefill = static_cast<int32_t>(group.requests.in_state(RequestState::kPrefill).size());
     for (auto& [id, live] : group.requests.all())
       if (live->state == RequestState::kIdle) group.rounds.begin(*live, batch_size, turn);
   });

@@ -37,7 +37,9 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   self_.local = context.local && (context.batch_size == 1 || cost_of(context.cost).draft_expected());
   self_.found = context.found;
   self_.unread = {.seconds = context.prefill_seconds, .remaining = context.remaining};
+  if (!joined_) batches_->of(context.group).expect_unread(self_.unread);
   join(context.group);
+  batch_->expect_members(context.in_prefill);
   batch_->decide(cost_of(context.cost));
   const int32_t gamma = length();
   if (self_.unread.seconds > 0 && !self_.probe_draft_out && (gamma > 0 || probe_draft() > 0)) read();

@@ -101,11 +101,30 @@ void EwmaBatch::decide(const CostModel& cost) {
 }
 
 GoodputChoice EwmaBatch::best_choice(const CostModel& cost, int64_t context) {
-  if (!finds_) return allocate_goodput(acceptance_, limits_, unread_, cost, context);
+  if (!finds_) {
+    drop_unpaid_prefills(cost, context);
+    return allocate_goodput(acceptance_, limits_, unread_, cost, context);
+  }
   const auto batch = static_cast<int32_t>(members_.size());
   const double asked = found_.rate(cost, batch, context), plain = batch / plain_seconds_;
   return {.gammas = std::vector<int32_t>(members_.size(), asked > plain ? 1 : 0),
           .rate = std::max(asked, plain)};
+}
+
+// Sequences that the target still prefills will soon share each pass. A draft then gains less, so a prefill
+// that would pay for the few sequences of now may not pay.
+void EwmaBatch::drop_unpaid_prefills(const CostModel& cost, int64_t context) {
+  const size_t now = members_.size(), soon = now + static_cast<size_t>(expected_members_);
+  const bool reads = std::any_of(unread_.begin(), unread_.end(), [](const auto& u) { return u.seconds > 0; });
+  if (soon == now || !reads) return;
+  acceptance_.resize(soon, mean());
+  limits_.resize(soon, *std::max_element(limits_.begin(), limits_.end()));
+  unread_.resize(soon, usual_unread_);
+  allocate_goodput(acceptance_, limits_, unread_, cost,
+                   context * static_cast<int64_t>(soon) / static_cast<int64_t>(now));
+  acceptance_.resize(now);
+  limits_.resize(now);
+  unread_.resize(now);
 }
 
 void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen) {
@@ -121,10 +140,10 @@ void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoi
 }
 
 double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const {
-  double tokens = 0;
-  int32_t longest = 0, total = 0;
   if (finds_ && std::any_of(members_.begin(), members_.end(), [](const auto* m) { return m->gamma > 0; }))
     return found_.rate(cost, static_cast<int32_t>(members_.size()), context);
+  double tokens = 0;
+  int32_t longest = 0, total = 0;
   for (size_t i = 0; i < members_.size(); ++i) {
     tokens += expected_tokens(acceptance_[i], members_[i]->gamma);
     longest = std::max(longest, members_[i]->gamma);

@@ -49,6 +49,10 @@ class EwmaBatch {
   explicit EwmaBatch(const EwmaOptions& options);
   void join(EwmaMember* member);
   void leave(EwmaMember* member);
+  // So many sequences will join after their prefill on the target.
+  void expect_members(int32_t count) { expected_members_ = count; }
+  // What the drafter had to prefill for a sequence that joins. Expected sequences are taken for such ones.
+  void expect_unread(const UnreadPrompt& unread) { usual_unread_ = unread; }
   void decide(const CostModel& cost);  // unless nothing happened since
   void learn(const RoundOutcome& outcome);
   void learn_probe_draft(int32_t drafted, int32_t accepted);
@@ -76,6 +80,7 @@ class EwmaBatch {
   void settle(const CostModel& cost, int64_t context, Trials::Kind trial);
   void settle_probe_drafts(const CostModel& cost, int64_t context);
   GoodputChoice best_choice(const CostModel& cost, int64_t context);
+  void drop_unpaid_prefills(const CostModel& cost, int64_t context);
   void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
   double rate_of_present(const CostModel& cost, int64_t context) const;
   void consider_trial(const CostModel& cost, double best_rate);
@@ -93,6 +98,8 @@ class EwmaBatch {
   Trials trials_;
   Standing standing_;
   bool stale_ = true;
+  int32_t expected_members_ = 0;
+  UnreadPrompt usual_unread_;
 
   // A drafter without messages for a while has fallen behind with its prefill, and may be slow, far or dead.
   // So it makes a probe draft before a round waits for it. Where probe drafts can be tested, trials are

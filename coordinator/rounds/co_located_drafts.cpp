@@ -34,6 +34,7 @@ void CoLocatedDrafts::ask(LiveRequest& live, int32_t batch_size, PlanEntry& entr
   if (!live.own.asked) {  // else a lost group was asked for the same draft
     const GammaContext context{.limit = live.debt.is_due() ? 0 : std::max(0, terms_.gamma_limit(live) - 1),
                                .batch_size = batch_size,
+                               .in_prefill = target_.in_prefill,
                                .group = target_.index,
                                .context_length = live.sequence.committed(),
                                .cost = &target_.costs.of(target_.own_kind()),

@@ -58,6 +58,7 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
                                        int32_t batch_size) const {
   return {.limit = live.debt.is_due() ? 0 : gamma_limit(live, worker),
           .batch_size = batch_size,
+          .in_prefill = target_.in_prefill,
           .group = target_.index,
           .context_length = live.sequence.committed(),
           .cost = &target_.costs.of(worker.kind()),

@@ -66,7 +66,8 @@ class TargetGroup {
     return hello_.max_sequences > 0 ? std::min(wanted, static_cast<size_t>(hello_.max_sequences)) : wanted;
   }
 
-  const int32_t index;  // among the groups of a coordinator
+  const int32_t index;     // among the groups of a coordinator
+  int32_t in_prefill = 0;  // sequences that it still prefills
   RoundTimes times;
   DrafterCosts costs;
   KvLedger kv;

@@ -54,8 +54,8 @@ TEST(NeverSlower, PromptsAreNotReadWhereDraftsDoNotPay) {
                                       NeverSlowerCell{"h100:8b:tp8", kOwn, 16, 4096, 32, 0.995},
                                       NeverSlowerCell{"h100:8b:tp8", kOwn, 64, 512, 256, 0.995},
                                       NeverSlowerCell{"h100:8b", kShared, 64, 4096, 256, 0.99},
-                                      // Since costs are measured before the first round; 0.99 before that.
-                                      NeverSlowerCell{"h100:8b", kShared, 64, 512, 32, 0.95}})
+                                      // Prefills for the first few texts paid only until all had come.
+                                      NeverSlowerCell{"h100:8b", kShared, 64, 512, 32, 0.99}})
     expect_over_plain(cell, {"ewma", "logistic"});
   // It begins with what is believed of drafts, as published, and so reads the first prompts.
   expect_over_plain({"h100:8b:tp8", kShared, 64, 4096, 32, 0.985}, {"goodput"});
