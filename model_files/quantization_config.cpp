@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/json_text.h"
+#include "model_files/wrapper_config.h"
 
 namespace outrider {
 namespace {
@@ -289,12 +290,16 @@ Result<ModuleNames> ModuleNames::read(const JsonObject& object, const std::strin
   return out;
 }
 
+// Checkpoints that also read images or sound give their own names of the text model's modules.
 Result<bool> ModuleNames::contain(std::string_view module) const {
-  if (list(module)) return true;
-  for (const Expression& expression : expressions_) {
-    const Result<bool> matches = expression.regex.matches_start(module);
-    if (!matches.ok()) return matches.status().in(expression.where);
-    if (*matches) return true;
+  const auto wrapped = wrapped_module_names(module);
+  for (const std::string_view name : {module, std::string_view(wrapped[0]), std::string_view(wrapped[1])}) {
+    if (list(name)) return true;
+    for (const Expression& expression : expressions_) {
+      const Result<bool> matches = expression.regex.matches_start(name);
+      if (!matches.ok()) return matches.status().in(expression.where);
+      if (*matches) return true;
+    }
   }
   return false;
 }

@@ -1,11 +1,14 @@
 #include "model_files/wrapper_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
 #include "model_files/config_keys.h"
+#include "model_files/family.h"
 
 namespace outrider {
 namespace {
@@ -46,6 +49,22 @@ Status check_outer_key(const JsonObject& config, const std::string& key, const j
                                  "the text model computes; if it does not, remove it");
 }
 
+Status check_text_type(const JsonObject& config, const JsonObject& text) {
+  ASSIGN_OR_RETURN(const std::string type, text.string("model_type"));
+  if (find_model_type(type) == nullptr)
+    return unsupported(fmt::format("{}: text_config.model_type \"{}\" is not supported; supported are {}",
+                                   config.where(), type.substr(0, 100), supported_model_types()));
+  // Versions of its class assume other frequencies than Qwen3's.
+  const auto has_theta = [&](const char* key) {
+    const json* rope = key ? text.find(key) : &text.members();
+    return rope && rope->is_object() && rope->contains("rope_theta");
+  };
+  if (type == "qwen3_vl_text" && !has_theta(nullptr) && !has_theta("rope_parameters") &&
+      !has_theta("rope_scaling"))
+    return text.wrong("rope_theta", "is missing, and versions of the class differ in what they assume");
+  return {};
+}
+
 // Values that Gemma 3's class assumes; the published files of 4B to 27B leave them out.
 void add_gemma3_defaults(json& text) {
   for (const auto& [key, value] : {std::pair<const char*, int64_t>{"vocab_size", 262208},
@@ -80,6 +99,7 @@ Result<std::optional<json>> text_model_config(const JsonObject& config) {
   }
   if (!text.contains("model_type") && !text.contains("architectures"))
     return object->wrong("model_type", "is missing");
+  if (text.contains("model_type")) RETURN_IF_ERROR(check_text_type(config, *object));
   if (text.contains("model_type")) text.erase("architectures");
   if (text.value("model_type", json()) == "gemma3_text") add_gemma3_defaults(text);
   remove_image_rotation(text);
@@ -92,6 +112,13 @@ std::string text_model_name(std::string name) {
   for (const std::string_view part : {"language_model.model.", "language_model.lm_head."})
     if (name.starts_with(part)) return name.substr(kOlder.size());
   return name;
+}
+
+std::array<std::string, 2> wrapped_module_names(std::string_view module) {
+  constexpr std::string_view kModel = "model.";
+  const std::string older = "language_model." + std::string(module);
+  if (!module.starts_with(kModel)) return {older, older};
+  return {older, "model.language_model." + std::string(module.substr(kModel.size()))};
 }
 
 bool is_of_images_or_sound(std::string_view name) {

@@ -96,6 +96,33 @@ TEST_F(MoreTensors, OneWarningNamesWhatIsNotUsed) {
   EXPECT_NE(run().err.find("and 3 more\n"), std::string::npos);
 }
 
+// The demo model as the text model of a checkpoint that also reads images.
+TEST_F(MoreTensors, AWarningCountsTensorsOfImages) {
+  WeightFile weights = read_weights(model_ / "model.safetensors");
+  json renamed;
+  for (const auto& [name, info] : weights.header.items())
+    renamed[name.starts_with("model.") ? "model.language_model." + name.substr(6) : name] = info;
+  weights.header = renamed;
+  write_weights(model_ / "model.safetensors", weights);
+  add_vector("model.visual.patch_embed.proj.bias");
+  add_vector("model.vision_tower.layers.0.q_proj.weight");
+  json text = json::parse(read_file(model_ / "config.json"));
+  text.erase("architectures");
+  const json whole{{"architectures", {"Mistral3ForConditionalGeneration"}},
+                   {"model_type", "mistral3"},
+                   {"vision_config", {{"model_type", "pixtral"}}},
+                   {"tie_word_embeddings", true},
+                   {"text_config", text}};
+  write_file(model_ / "config.json", whole.dump());
+  const Outcome outcome = run();
+  EXPECT_EQ(outcome.code, 0) << outcome.describe();
+  EXPECT_EQ(outcome.out, text_);
+  EXPECT_EQ(outcome.err,
+            "outrider: warning: --model " + model_.string() +
+                ": 2 tensors that read images or sound will not be used; this program reads text "
+                "alone\n");
+}
+
 TEST_F(MoreTensors, WhatHoldsNothingOfTheModelIsPassedOver) {
   add_vector("model.layers.0.self_attn.rotary_emb.inv_freq");
   add("lm_head.weight", "BF16", {4096, 256}, embedding());

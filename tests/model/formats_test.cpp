@@ -110,6 +110,53 @@ TEST(TextModel, OfAModelForImagesHasTheSameNumbers) {
   }
 }
 
+// As Qwen3-VL is published: an index that names the text model's tensors with a prefix, and images' beside
+// them. transformers computes the logits of the golden model qwen3 for the text.
+TEST(TextModel, OfQwen3VlInShardsHasTheSameNumbers) {
+  const auto original = testing::golden_model("qwen3");
+  testing::TensorsToChange whole(original / "model.safetensors");
+  const auto tensors = std::exchange(whole.tensors, {});
+  for (const auto& [name, tensor] : tensors) whole.tensors["model.language_model." + name.substr(6)] = tensor;
+  const testing::TensorsToChange::Tensor codes{"F32", {1}, std::string(4, 0)};
+  for (const char* name : {"model.visual.blocks.0.attn.qkv.weight", "model.visual.merger.norm.weight",
+                           "model.visual.deepstack_merger_list.0.linear_fc1.bias"})
+    whole.tensors[name] = codes;
+  const TemporaryDirectory directory;
+  std::map<std::string, testing::TensorsToChange::Tensor> shards[2];
+  nlohmann::json index;
+  for (const auto& [name, tensor] : whole.tensors) {
+    const size_t shard = index["weight_map"].size() % 2;
+    index["weight_map"][name] = fmt::format("model-0000{}-of-00002.safetensors", shard + 1);
+    shards[shard][name] = tensor;
+  }
+  for (const int shard : {0, 1})
+    testing::TensorsToChange::write_tensors(
+        shards[shard], directory.path() / fmt::format("model-0000{}-of-00002.safetensors", shard + 1));
+  directory.write("model.safetensors.index.json", index.dump());
+  auto text = nlohmann::json::parse(std::ifstream(original / "config.json"));
+  text.erase("architectures");
+  text["model_type"] = "qwen3_vl_text";
+  text["rope_scaling"] = {
+      {"mrope_interleaved", true}, {"mrope_section", {4, 2, 2}}, {"rope_type", "default"}};
+  directory.write("config.json", nlohmann::json{{"architectures", {"Qwen3VLForConditionalGeneration"}},
+                                                {"model_type", "qwen3_vl"},
+                                                {"image_token_id", 151655},
+                                                {"tie_word_embeddings", true},
+                                                {"text_config", text}}
+                                     .dump());
+  const Opened model(directory.path());
+  const auto unused = unused_tensors(model.files, model.config);
+  ASSERT_TRUE(unused.ok()) << unused.status().message();
+  EXPECT_EQ(unused->size(), 3u);
+  for (const std::string_view name : *unused) EXPECT_TRUE(is_of_images_or_sound(name)) << name;
+  const auto single = make_single_collectives();
+  const auto ids = testing::random_ids(30, 302, 3);
+  const auto logits = [&](const fs::path& path) {
+    return testing::logits_in_chunks(*testing::load_or_die(path, {}, *single), ids, ids.size());
+  };
+  EXPECT_TRUE(testing::same_bits(logits(original), logits(directory.path())));
+}
+
 class PublishedFormat : public ::testing::TestWithParam<std::string> {
  protected:
   bool is_gguf() const { return GetParam().starts_with("gguf-"); }

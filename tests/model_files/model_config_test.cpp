@@ -501,8 +501,12 @@ TEST(ModelConfig, TheTextModelOfAModelForImagesIsRead) {
   expect_refused(with(whole, {{"warp_factor", 2}}), "warp_factor", "text_config");
   expect_refused(with(whole, {{"is_encoder_decoder", true}}), "is_encoder_decoder", "text_config");
   expect_refused(with(whole, {{"text_config", with(text, {{"warp_factor", 2}})}}), "warp_factor", "remove");
-  expect_refused(with(whole, {{"text_config", with(text, {{"model_type", "ministral3"}})}}), "model_type",
-                 "ministral3");
+  const auto unknown = read(with(whole, {{"text_config", with(text, {{"model_type", "ministral3"}})}}));
+  EXPECT_EQ(unknown.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(unknown.status().message().find(
+                "config.json: text_config.model_type \"ministral3\" is not supported; supported are llama, "),
+            std::string::npos)
+      << unknown.status().message();
   expect_invalid(with(whole, {{"text_config", without(text, "model_type")}}), "model_type", "missing");
   const json small{{"hidden_size", 64},
                    {"intermediate_size", 96},
@@ -517,6 +521,33 @@ TEST(ModelConfig, TheTextModelOfAModelForImagesIsRead) {
   EXPECT_EQ(gemma3->num_kv_heads, 4);
   EXPECT_EQ(gemma3->layer(4).window, 1024);
   EXPECT_EQ(gemma3->layer(5).window, 0);
+}
+
+// As Qwen/Qwen3-VL-4B-Instruct has it, with smaller sizes. The parts of a rotation for images change no text.
+TEST(ModelConfig, TheTextModelOfQwen3VlIsQwen3) {
+  const json rope{{"mrope_interleaved", true}, {"mrope_section", {24, 20, 20}}, {"rope_type", "default"}};
+  const json text = with(
+      without(qwen3(), "architectures"),
+      {{"model_type", "qwen3_vl_text"}, {"head_dim", 128}, {"rope_theta", 5000000}, {"rope_scaling", rope}});
+  const json whole{{"architectures", {"Qwen3VLForConditionalGeneration"}},
+                   {"model_type", "qwen3_vl"},
+                   {"image_token_id", 151655},
+                   {"video_token_id", 151656},
+                   {"vision_start_token_id", 151652},
+                   {"vision_end_token_id", 151653},
+                   {"tie_word_embeddings", true},
+                   {"vision_config", {{"depth", 2}, {"model_type", "qwen3_vl"}}},
+                   {"text_config", text}};
+  const auto config = read(whole);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->family, ModelFamily::kQwen3);
+  EXPECT_EQ(config->rope.theta, 5e6);
+  EXPECT_EQ(config->rope.scaling, RopeScaling());
+  EXPECT_TRUE(config->tie_word_embeddings);
+  const json newer = with(without(without(text, "rope_theta"), "rope_scaling"),
+                          {{"rope_parameters", with(rope, {{"rope_theta", 4000000}})}});
+  EXPECT_EQ(read(with(whole, {{"text_config", newer}}))->rope.theta, 4e6);
+  expect_invalid(with(whole, {{"text_config", without(text, "rope_theta")}}), "rope_theta", "missing");
 }
 
 // moonshotai/Kimi-K2-Instruct names DeepSeek-V3's architecture and a type of its own.
@@ -791,6 +822,16 @@ TEST(QuantizationConfig, PublishedFormatsAreRead) {
   EXPECT_EQ(group("lm_head"), nullptr);
   EXPECT_EQ(group("model.layers.0.mlp.router"), nullptr);
   EXPECT_EQ(group("model.embed_tokens"), nullptr);
+}
+
+// As RedHatAI/Mistral-Small-3.1-24B-Instruct-2503-quantized.w4a16 names modules.
+TEST(QuantizationConfig, ModulesOfATextModelHaveTheNamesOfItsCheckpoint) {
+  const json ignored{"language_model.lm_head", "re:model\\.language_model.*router", "re:vision_tower.*",
+                     "language_model.model.layers.1.mlp.up_proj"};
+  const auto packed = read(quantised(compressed(nullptr, {{"ignore", ignored}})))->quantization;
+  for (const char* module : {"lm_head", "model.layers.0.mlp.router", "model.layers.1.mlp.up_proj"})
+    EXPECT_EQ(packed->group_of(module).value(), nullptr) << module;
+  EXPECT_NE(packed->group_of("model.layers.0.mlp.up_proj").value(), nullptr);
 }
 
 TEST(QuantizationConfig, ExpressionsAreReadWithTheConfigAndBoundedWhenUsed) {
