@@ -7,6 +7,7 @@
 
 #include "base/json_file.h"
 #include "base/json_text.h"
+#include "base/shortened.h"
 #include "requests/request_fields.h"
 
 namespace outrider {
@@ -133,19 +134,45 @@ bool is_of_answers(std::string_view key) {
   return key == "annotations" || std::find(kThoughts.begin(), kThoughts.end(), key) != kThoughts.end();
 }
 
+// `function`: OpenAI's older name of `tool`. Templates ignore or misread roles that they do not know.
+constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                    "assistant", "tool",      "function"};
+
+Status check_role(const json* role) {
+  const std::string known = fmt::format("{}", fmt::join(kRoles, ", "));
+  if (!role) return invalid_argument("\"messages\": a message has no \"role\"; roles are " + known);
+  if (role->is_string() &&
+      std::find(kRoles.begin(), kRoles.end(), role->get_ref<const std::string&>()) != kRoles.end())
+    return {};
+  return invalid_argument(
+      fmt::format("\"messages\": {} is no \"role\"; roles are {}", shortened(json_text(*role), 40), known));
+}
+
+Status check_content(const std::string& role, const json* content, bool has_calls) {
+  if (!content && !has_calls)
+    return invalid_argument(fmt::format(
+        "\"messages\": a message of the role {} has no \"content\", or null; it must be a text or a "
+        "list of parts{}",
+        role, role == "assistant" ? ", except beside \"tool_calls\"" : ""));
+  if (content && !content->is_string() && !content->is_array())
+    return invalid_argument(fmt::format(
+        "\"messages\": the \"content\" of a message of the role {} must be a text or a list of parts", role));
+  return {};
+}
+
 Result<std::vector<ChatMessage>> take_messages(const json& list) {
   constexpr const char* kForm = "\"messages\" must be a list of {role, content}";
   std::vector<ChatMessage> messages;
-  if (!list.is_array() || list.empty()) return invalid_argument(kForm);
+  if (!list.is_array()) return invalid_argument(kForm);
+  if (list.empty()) return invalid_argument("\"messages\" is empty; send at least one message");
   for (const json& m : list) {
     if (!m.is_object()) return invalid_argument(kForm);
     const json *role = find_field(m, "role"), *content = find_field(m, "content"),
                *name = find_field(m, "name");
     const json* const calls = find_field(m, "tool_calls");
     const bool has_calls = calls && !calls->empty();
-    if (!role || !role->is_string() || (!content && !has_calls) ||
-        (content && !content->is_string() && !content->is_array()))
-      return invalid_argument(fmt::format("{}, both texts", kForm));
+    RETURN_IF_ERROR(check_role(role));
+    RETURN_IF_ERROR(check_content(role->get_ref<const std::string&>(), content, has_calls));
     if (name && !name->is_string()) return invalid_argument("\"messages\": a \"name\" must be a text");
     const bool is_answer = *role == "assistant";
     for (const auto& [key, value] : m.items())

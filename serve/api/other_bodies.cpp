@@ -87,7 +87,8 @@ Result<json> message_of_call(const json& item, bool is_output) {
 Result<json> messages_of_input(const json& input) {
   if (input.is_string()) return json::array({{{"role", "user"}, {"content", input}}});
   const Status wrong = invalid_argument("\"input\" must be a text or a list of messages {role, content}");
-  if (!input.is_array() || input.empty()) return wrong;
+  if (!input.is_array()) return wrong;
+  if (input.empty()) return invalid_argument("\"input\" is empty; send a text, or at least one message");
   json messages = json::array();
   for (const json& item : input) {
     const std::string kind = type_of(item);
@@ -153,7 +154,7 @@ Result<json> with_calls_apart(const json& messages) {
 
 Status put_first(json& messages, const json* system) {
   if (!system) return {};
-  if (!messages.is_array()) return {};  // refused later
+  if (!messages.is_array() || messages.empty()) return {};  // refused later
   messages.insert(messages.begin(), json{{"role", "system"}, {"content", *system}});
   return {};
 }

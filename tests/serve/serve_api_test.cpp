@@ -179,6 +179,39 @@ TEST_F(ServeApi, MessagesAreTextsOrListsOfTexts) {
     EXPECT_TRUE(error({{"messages", wrong}}, ApiKind::kChat).starts_with("\"messages\"")) << wrong;
 }
 
+// A template would skip or misread the message.
+TEST_F(ServeApi, AnUnknownRoleIsRefusedByName) {
+  const auto said_by = [](json role) {
+    return json{{"messages", {{{"role", std::move(role)}, {"content", "a"}}}}, {"max_tokens", 5}};
+  };
+  for (const char* role : {"system", "developer", "user", "assistant", "tool", "function"})
+    EXPECT_TRUE(read(said_by(role), ApiKind::kChat).ok()) << role;
+  for (const json& role : {json("usr"), json("User"), json(""), json(5), json(nullptr)})
+    for (const ApiKind kind : {ApiKind::kChat, ApiKind::kMessages}) {
+      const std::string wrong = error(said_by(role), kind);
+      EXPECT_TRUE(wrong.starts_with("\"messages\"")) << wrong;
+      EXPECT_NE(wrong.find("system, developer, user, assistant, tool, function"), std::string::npos) << wrong;
+      EXPECT_TRUE(role.is_null() || wrong.find(role.dump()) != std::string::npos) << wrong;
+    }
+  const json item{{"role", "usr"}, {"content", "a"}};
+  EXPECT_TRUE(error({{"input", {item}}}, ApiKind::kResponses).starts_with("\"input\": \"usr\" is no"));
+}
+
+TEST_F(ServeApi, AMessageWithoutContentIsRefusedByItsRole) {
+  const auto of = [](const char* role) {
+    return json{{"messages", {{{"role", role}, {"content", nullptr}}}}};
+  };
+  EXPECT_NE(error(of("user"), ApiKind::kChat).find("role user has no \"content\""), std::string::npos);
+  EXPECT_NE(error(of("assistant"), ApiKind::kChat).find("except beside \"tool_calls\""), std::string::npos);
+  const json none{{"messages", json::array()}, {"max_tokens", 5}, {"system", "Be brief."}};
+  for (const ApiKind kind : {ApiKind::kChat, ApiKind::kMessages}) {
+    json body = none;
+    if (kind == ApiKind::kChat) body.erase("system");
+    EXPECT_TRUE(error(body, kind).starts_with("\"messages\" is empty")) << error(body, kind);
+  }
+  EXPECT_TRUE(error({{"input", json::array()}}, ApiKind::kResponses).starts_with("\"input\" is empty"));
+}
+
 // An assistant message that the server sent is accepted unchanged in the next turn of the conversation.
 TEST_F(ServeApi, AnswersComeBackAsTheyWere) {
   const json user{{"role", "user"}, {"content", "a"}};
