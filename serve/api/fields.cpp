@@ -91,6 +91,10 @@ constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
                                 {"no_stop_trim", "[false]"},
                                 {"lora_path", "[]"}};
 
+// Fields of responses that are kept on the server, which this one does not keep.
+constexpr std::array<std::string_view, 3> kOfKeptResponses = {"previous_response_id", "conversation",
+                                                              "prompt"};
+
 template <class List>
 bool holds(const List& list, std::string_view key) {
   return std::find(list.begin(), list.end(), key) != list.end();
@@ -140,6 +144,11 @@ Status check_fields(ApiKind kind, const json& body) {
   const FieldNames known = accepted(kind);
   for (const auto& [key, value] : body.items()) {
     if (value.is_null() || holds(known, key) || holds(kHarmless, key)) continue;
+    if (kind == ApiKind::kResponses && holds(kOfKeptResponses, key))
+      return unsupported(
+          fmt::format("\"{}\" is not supported, because responses are not kept here; send the whole "
+                      "conversation in \"input\", and the rules in \"instructions\"",
+                      key));
     const auto neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),
                                       [&](const Neutral& field) { return field.key == key; });
     RETURN_IF_ERROR(neutral != std::end(kNeutral) ? check_neutral(*neutral, value)

@@ -509,6 +509,8 @@ TEST_F(ServeClients, OpenAisResponses) {
   EXPECT_EQ(last, "response.incomplete");
   const auto param = [&](const json& more) { return error(with(body, more), 400, "/v1/responses")["param"]; };
   EXPECT_EQ(param({{"previous_response_id", "resp_1"}}), "previous_response_id");
+  const json kept = error(with(body, {{"conversation", "conv_1"}}), 400, "/v1/responses");
+  EXPECT_NE(kept["message"].get<std::string>().find("the whole conversation in \"input\""), std::string::npos);
   EXPECT_EQ(param({{"max_output_tokens", 0}}), "max_output_tokens");
   EXPECT_EQ(param({{"input", std::string(100'000, 'x')}}), "input");
   EXPECT_EQ(param({{"messages", json::array()}}), "messages");
