@@ -148,9 +148,9 @@ constexpr Counter<RoundSums> kRoundCounters[] = {
      "Draft tokens that the target looked at."},
     {&RoundSums::accepted, "", "accepted_tokens", "spec_decode_num_accepted_tokens_total",
      "Draft tokens that were accepted.", "", Unit::kCount, Names::kCommon},
-    {&RoundSums::rollbacks, "", "rollbacks", "rollbacks_total", "Rounds whose draft was not accepted whole."},
+    {&RoundSums::rollbacks, "", "rollbacks", "rollbacks_total", "Rounds with a rejected draft token."},
     {&RoundSums::rolled_back_tokens, "", "rolled_back_tokens", "rolled_back_tokens_total",
-     "Draft tokens that were rejected, and those behind them."},
+     "Draft tokens that were not accepted, siblings of accepted ones in trees included."},
 };
 static_assert(offsetof(RoundSums, gamma_histogram) == std::size(kRoundCounters) * sizeof(int64_t),
               "a counter has no line above");

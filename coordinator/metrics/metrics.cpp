@@ -134,10 +134,8 @@ void RoundSums::add_round(int32_t gamma, int32_t accepted_count, int32_t emitted
   tested += tested_now;
   emitted += emitted_count;
   if (gamma > 0) emitted_speculative += emitted_count;
-  if (accepted_count < gamma) {
-    ++rollbacks;
-    rolled_back_tokens += gamma - accepted_count;
-  }
+  rollbacks += accepted_count < tested_now;
+  rolled_back_tokens += gamma - accepted_count;
   count_at(&gamma_histogram, gamma);
   count_at(&accepted_histogram, accepted_count);
   count_at(&burst_histogram, emitted_count);

@@ -114,7 +114,8 @@ struct RoundSums {
   int64_t g0_rounds = 0;     // rounds with nothing drafted, first rounds included
   int64_t drafted = 0, tested = 0, accepted = 0, emitted = 0;
   int64_t emitted_speculative = 0;                // in rounds with g > 0
-  int64_t rollbacks = 0, rolled_back_tokens = 0;  // target: rounds with n < g; sum of g - n over these
+  int64_t rollbacks = 0;                          // rounds with a rejection: n < t
+  int64_t rolled_back_tokens = 0;                 // sum of g - n: in trees also siblings of accepted tokens
   std::vector<int64_t> gamma_histogram, accepted_histogram, burst_histogram;
   std::vector<int64_t> position_tested, position_accepted;  // [i]: draft token i + 1
 

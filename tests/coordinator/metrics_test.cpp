@@ -48,6 +48,17 @@ TEST(RoundSums, PositionAcceptance) {
   EXPECT_EQ(sums.position_accepted, (std::vector<int64_t>{2, 1, 1}));
 }
 
+// A tree of 6 nodes in 2 levels is rolled back where no node of a level is right, not for its other branches.
+TEST(RoundSums, AnAcceptedBranchOfATreeIsNoRollback) {
+  RoundSums sums;
+  sums.add_round(6, 2, 3, false, 2);
+  EXPECT_EQ(sums.rollbacks, 0);
+  EXPECT_EQ(sums.rolled_back_tokens, 4);
+  sums.add_round(6, 1, 2, false, 2);
+  EXPECT_EQ(sums.rollbacks, 1);
+  EXPECT_EQ(sums.rolled_back_tokens, 9);
+}
+
 TEST(RoundSums, AddIsTheSumOfParts) {
   RoundSums a, b, both;
   a.add_round(2, 1, 2, false);
