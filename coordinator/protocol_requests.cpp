@@ -48,8 +48,7 @@ Status Protocol::check_fits(LiveRequest& live, const TargetGroup& target) const 
 
 void Protocol::on(Submit& event, Turn& turn) {
   CHECK(!find(event.id), "request {} is already open", event.id.value());
-  ++totals_.submitted;
-  if (!totals_.first_submit_at) totals_.first_submit_at = turn.now();
+  totals_.count_submitted(turn.now());
   if (Status status = check_request(event.request); !status.ok())
     return refuse(event, std::move(status), turn);
   LiveRequest& live = queue_.add(event.id, std::move(event.request));
@@ -59,12 +58,11 @@ void Protocol::on(Submit& event, Turn& turn) {
 
 void Protocol::refuse(Submit& event, Status error, Turn& turn) {
   ++totals_.refused;
-  ++totals_.finished[static_cast<size_t>(FinishReason::kError)];
   Finish refusal{
       .request = event.id, .reason = FinishReason::kError, .error = std::move(error), .metrics = {}};
   refusal.metrics.submitted_at = turn.now();
   refusal.metrics.finished_at = turn.now();
-  totals_.last_finish_at = turn.now();
+  totals_.count_finished(FinishReason::kError, turn.now());
   turn.add(std::move(refusal));
 }
 
@@ -120,8 +118,7 @@ void Protocol::finish(LiveRequest& live, FinishReason reason, Status error, Turn
     waited = queue_.take(live.id());
   pool_.close(live, turn);
   live.metrics.finished_at = turn.now();
-  totals_.last_finish_at = turn.now();
-  ++totals_.finished[static_cast<size_t>(reason)];
+  totals_.count_finished(reason, turn.now());
   totals_.gaps.add(live.metrics.gaps);
   totals_.bursts.add(live.metrics.bursts);
   if (reason == FinishReason::kStop || reason == FinishReason::kLength) {

@@ -11,7 +11,7 @@ namespace outrider {
 namespace {
 
 double tokens_per_second(const Totals& totals) {
-  return totals.wall_seconds() > 0 ? static_cast<double>(totals.rounds.emitted) / totals.wall_seconds() : 0;
+  return totals.busy_seconds() > 0 ? static_cast<double>(totals.rounds.emitted) / totals.busy_seconds() : 0;
 }
 
 double per(int64_t sum, int64_t count) {
@@ -99,10 +99,13 @@ PlainComparison PlainComparison::of(std::span<const PlainTurn> turns, bool ident
 std::string screen_report(const RunDescription& run, const Totals& totals, const nlohmann::json& metrics,
                           const std::optional<PlainComparison>& comparison) {
   const RoundSums& r = totals.rounds;
-  std::string out = fmt::format("{} tokens in {:.2f} s: {:.1f} tokens/s", r.emitted, totals.wall_seconds(),
-                                tokens_per_second(totals));
+  std::string out = fmt::format("{} token{} in {:.2f} s: {:.1f} tokens/s", r.emitted,
+                                r.emitted == 1 ? "" : "s", totals.busy_seconds(), tokens_per_second(totals));
   if (totals.ttft.count() > 0)
     out += fmt::format(", first token after {:.1f} ms (median)", totals.ttft.percentile_ns(0.5) * 1e-6);
+  constexpr double kShown = 0.05;  // s
+  if (const double idle = totals.wall_seconds() - totals.busy_seconds(); idle > kShown)
+    out += fmt::format("; {:.1f} s without a request are left out", idle);
   out += "\n";
   if (!run.synthetic_acceptance.empty())
     out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", run.synthetic_acceptance);

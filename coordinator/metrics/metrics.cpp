@@ -250,11 +250,35 @@ void Totals::add(const Totals& other) {
   queued.add(other.queued);
   prompt_lengths.add(other.prompt_lengths);
   generation_lengths.add(other.generation_lengths);
+  busy += other.busy;
   const auto take = [](auto& mine, const auto& theirs, auto better) {
     if (theirs && (!mine || better(*theirs, *mine))) mine = theirs;
   };
   take(first_submit_at, other.first_submit_at, std::less<>());
   take(last_finish_at, other.last_finish_at, std::greater<>());
+}
+
+int64_t Totals::in_progress() const {
+  return submitted - std::accumulate(finished.begin(), finished.end(), int64_t{0});
+}
+
+void Totals::count_submitted(Clock::time_point now) {
+  if (!first_submit_at) first_submit_at = now;
+  if (in_progress() == 0) busy_since = now;
+  ++submitted;
+}
+
+void Totals::count_finished(FinishReason reason, Clock::time_point now) {
+  ++finished[static_cast<size_t>(reason)];
+  last_finish_at = now;
+  if (in_progress() == 0) busy += now - busy_since;
+}
+
+double Totals::busy_seconds() const {
+  std::chrono::nanoseconds all = busy;
+  if (in_progress() > 0 && last_finish_at && *last_finish_at > busy_since)
+    all += *last_finish_at - busy_since;
+  return std::min(std::chrono::duration<double>(all).count(), wall_seconds());
 }
 
 double Totals::wall_seconds() const {

@@ -247,7 +247,13 @@ struct Totals : EventCounts, SliceBytes {
   LengthHistogram prompt_lengths;      // of requests that began
   LengthHistogram generation_lengths;  // as e2e
   std::optional<Clock::time_point> first_submit_at, last_finish_at;
+  std::chrono::nanoseconds busy{0};  // with a request in progress, until the end of the last such time
+  Clock::time_point busy_since{};    // the begin of the current such time
 
+  // Each request is submitted once and finishes once, also a refused one.
+  void count_submitted(Clock::time_point now);
+  void count_finished(FinishReason reason, Clock::time_point now);
+  int64_t in_progress() const;
   GroupTotals& group(int32_t index) {
     if (groups.size() <= static_cast<size_t>(index)) groups.resize(static_cast<size_t>(index) + 1);
     return groups[static_cast<size_t>(index)];
@@ -256,7 +262,8 @@ struct Totals : EventCounts, SliceBytes {
   void receive(Draft& draft);
   void drop(DropReason reason) { ++drafts_dropped[static_cast<size_t>(reason)]; }
   int64_t dropped(DropReason reason) const { return drafts_dropped[static_cast<size_t>(reason)]; }
-  double wall_seconds() const;
+  double wall_seconds() const;  // from the first submission to the last finish
+  double busy_seconds() const;  // the part of wall_seconds with a request in progress
   void add(const Totals& other);  // of another coordinator on the same clock
 };
 

@@ -74,7 +74,7 @@ void fill_json(const RequestMetrics& metrics, nlohmann::json& out) {
 }
 
 void fill_json(const Totals& totals, nlohmann::json& out) {
-  const double wall_ns = totals.wall_seconds() * 1e9;
+  const double busy_ns = totals.busy_seconds() * 1e9;
   const double target_busy = static_cast<double>(totals.forward_ns + totals.verify_ns + totals.commit_ns);
   const double draft_busy =
       static_cast<double>(totals.draft_ingest_ns + totals.draft_ns + totals.preparation.busy_ns);
@@ -89,11 +89,12 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
   out["requests"]["finished"] = finished;
   out["drafts"]["dropped"] = dropped;
   out["wall_seconds"] = totals.wall_seconds();
-  out["tokens_per_second"] = share_of(static_cast<double>(totals.rounds.emitted), totals.wall_seconds());
-  out["phases"]["target_idle_share"] = wall_ns > 0 ? std::max(0.0, 1 - target_busy / wall_ns) : 0.0;
+  out["busy_seconds"] = totals.busy_seconds();
+  out["tokens_per_second"] = share_of(static_cast<double>(totals.rounds.emitted), totals.busy_seconds());
+  out["phases"]["target_idle_share"] = busy_ns > 0 ? std::max(0.0, 1 - target_busy / busy_ns) : 0.0;
   out["phases"]["draft_idle_share"] =
-      wall_ns > 0 && totals.workers_joined > 0
-          ? std::max(0.0, 1 - draft_busy / (wall_ns * static_cast<double>(totals.workers_joined)))
+      busy_ns > 0 && totals.workers_joined > 0
+          ? std::max(0.0, 1 - draft_busy / (busy_ns * static_cast<double>(totals.workers_joined)))
           : 0.0;
   out["ttft"] = percentiles(totals.ttft);
   out["itl"] = percentiles(totals.gaps);

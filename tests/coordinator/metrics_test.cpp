@@ -89,6 +89,26 @@ TEST(Totals, OfSeveralGroupsHoldTheirDraftersToo) {
   EXPECT_EQ(a.drafters.at(9).name, "ngram");
 }
 
+// Two requests at once, a pause of a minute, and a refused one.
+TEST(Totals, SpeedLeavesTimesWithoutARequestOut) {
+  using std::chrono::seconds;
+  const Clock::time_point begin{};
+  Totals totals;
+  totals.count_submitted(begin);
+  totals.count_submitted(begin + seconds(1));
+  totals.count_finished(FinishReason::kLength, begin + seconds(2));
+  EXPECT_DOUBLE_EQ(totals.busy_seconds(), 2);
+  totals.count_finished(FinishReason::kStop, begin + seconds(3));
+  totals.count_submitted(begin + seconds(63));
+  totals.count_finished(FinishReason::kError, begin + seconds(64));
+  totals.rounds.emitted = 40;
+  EXPECT_DOUBLE_EQ(totals.wall_seconds(), 64);
+  EXPECT_DOUBLE_EQ(totals.busy_seconds(), 4);
+  nlohmann::json report;
+  fill_json(totals, report);
+  EXPECT_DOUBLE_EQ(report["tokens_per_second"].get<double>(), 10);
+}
+
 // The sample that a percentile means, from the samples themselves.
 double exact_percentile(std::vector<int64_t> samples, double q) {
   std::sort(samples.begin(), samples.end());
