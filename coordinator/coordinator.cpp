@@ -228,7 +228,9 @@ Status Coordinator::wait_for_peers(size_t workers, Clock::time_point deadline) {
   while (protocol_.targets_here() < groups || protocol_.worker_count() < workers) {
     RETURN_IF_ERROR(protocol_.target_status());
     if (now() >= deadline) {
-      return deadline_exceeded(fmt::format("{} did not join in time", awaited(workers)));
+      return deadline_exceeded(
+          fmt::format("{} {} in time", awaited(workers),
+                      protocol_.is_one_process() ? "could not be loaded" : "did not join"));
     }
     poll(deadline);
   }
@@ -241,10 +243,14 @@ std::string Coordinator::awaited(size_t workers) const {
     if (of == 1) return fmt::format("the {}", what);
     return fmt::format("{} of {} {}s", of - here, of, what);
   };
-  const std::string targets = missing(protocol_.targets_here(), protocol_.groups_to_begin(), "target group"),
-                    drafters = missing(protocol_.worker_count(), workers, "draft worker");
+  const bool is_one = protocol_.is_one_process();
+  const std::string targets = missing(protocol_.targets_here(), protocol_.groups_to_begin(),
+                                      is_one ? "target model" : "target group"),
+                    drafters =
+                        missing(protocol_.worker_count(), workers, is_one ? "draft model" : "draft worker");
   // Workers that said Hello before there was a target to draft for.
   const size_t early = protocol_.early_workers();
+  if (is_one && early >= workers && !targets.empty()) return targets;
   const std::string ready =
       early > 0 ? fmt::format(" ({} {} ready and wait{} for it)", early,
                               early == 1 ? "draft worker is" : "draft workers are", early == 1 ? "s" : "")

@@ -280,10 +280,13 @@ Clock::duration Protocol::draft_timeout() const {
 void Protocol::expire(Turn& turn) {
   if (join_deadline_ && turn.now() >= *join_deadline_) {
     join_deadline_.reset();
-    end_all(lost_.ok() ? deadline_exceeded(fmt::format("no target group joined within {} ms",
-                                                       options_.target_join_timeout.count()))
-                       : unavailable(fmt::format("{}; no other one joined within {} ms (--target-timeout)",
-                                                 lost_.message(), options_.target_timeout.count())),
+    end_all(lost_.ok()
+                ? deadline_exceeded(fmt::format("{} within {} ms",
+                                                options_.one_process ? "the target model could not be loaded"
+                                                                     : "no target group joined",
+                                                options_.target_join_timeout.count()))
+                : unavailable(fmt::format("{}; no other one joined within {} ms (--target-timeout)",
+                                          lost_.message(), options_.target_timeout.count())),
             turn);
   }
   for_each_dirty([&](ServingGroup& group) {

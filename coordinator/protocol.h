@@ -38,6 +38,7 @@ class Protocol {
     return options_.groups_to_begin > 0 ? static_cast<size_t>(options_.groups_to_begin) : target_groups();
   }
   // Whether target groups are probed, so that a silent death is found before the step's deadline.
+  bool is_one_process() const { return options_.one_process; }
   bool probes_targets() const { return options_.target_groups > 1 || options_.targets_join; }
   bool is_target(PeerId peer) const { return groups_.of(peer) != nullptr; }
   std::vector<PeerId> targets() const;

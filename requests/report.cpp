@@ -42,6 +42,33 @@ std::string q_format_used(const RunDescription& run, const std::vector<PromptReq
   return some_rows ? hidden + " or " + budget : hidden;
 }
 
+// Drafts that rounds waited for, all of them without a token.
+std::string why_drafts_are_empty(const RunDescription& run, int64_t drafts) {
+  return fmt::format("nothing was drafted: {} drafts had no token, {}\n", drafts,
+                     run.drafts_from_text_alone
+                         ? "because --drafter " + run.drafter + " found none in the text so far"
+                         : "as from a draft model whose logits are no numbers (see OUTRIDER_LOG=debug)");
+}
+
+// Messages that threads of one process exchange cost nothing, so their bytes are only in the JSON report.
+std::string wire_report(const RunDescription& run, const nlohmann::json& wire) {
+  if (run.one_process && run.emulated_link.empty()) return {};
+  const nlohmann::json& kinds = wire["kinds"];
+  // A head's drafts come with the target's results.
+  const double drafts =
+      kinds.contains("draft") ? kinds["draft"]["bytes_per_accepted_token"].get<double>() : 0;
+  return fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
+                     wire["bytes_per_accepted_token"].get<double>(), drafts);
+}
+
+std::string idle_report(const RunDescription& run, const Totals& totals, const nlohmann::json& phases) {
+  std::string out = fmt::format("idle: target {:.0f} %", phases["target_idle_share"].get<double>() * 100);
+  if (totals.workers_joined > 0 && !(run.one_process && run.drafts_from_text_alone))
+    out += fmt::format(", {} {:.0f} %", run.one_process ? "draft model" : "draft workers",
+                       phases["draft_idle_share"].get<double>() * 100);
+  return out + "\n";
+}
+
 }  // namespace
 
 double expected_tokens(double alpha, double gamma) {
@@ -110,45 +137,39 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
   if (!run.synthetic_acceptance.empty())
     out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", run.synthetic_acceptance);
   if (!run.emulated_link.empty()) out += fmt::format("emulated link {}\n", run.emulated_link);
-  // Drafts that rounds waited for.
   const int64_t empty_drafts = r.drafted == 0 ? totals.drafts_used + totals.head_rounds_at_target : 0;
   if (run.speculates && empty_drafts > 0)
-    out += fmt::format(
-        "nothing was drafted: {} drafts had no token, as from a drafter whose logits are no numbers "
-        "(see OUTRIDER_LOG=debug), or that finds nothing in the text\n",
-        empty_drafts);
+    out += why_drafts_are_empty(run, empty_drafts);
   else if (run.speculates && r.drafted == 0 && totals.workers_joined == 0)
     out += "nothing was drafted: no draft worker joined\n";
-  else if (run.speculates && r.drafted == 0 && !run.pinned_zero)
+  else if (run.speculates && r.drafted == 0 && !run.pinned_zero && r.rounds > r.first_rounds)
     out += fmt::format("nothing was drafted: --gamma-policy {} saw no gain in it; -g N drafts all the same\n",
                        run.gamma_policy);
   if (run.speculates && r.drafted > 0) {
     out += fmt::format("acceptance {:.3f}, {:.2f} tokens per round, {} rounds, {} rolled back\n",
                        r.acceptance(), r.tokens_per_round(), r.rounds, r.rollbacks);
-    out += fmt::format("per round: draft {:.3f} ms, verify {:.3f} ms (forward {:.3f}, vocabulary {:.3f})\n",
-                       per(totals.draft_ingest_ns + totals.draft_ns, totals.drafts_received) * 1e-6,
+    const std::string draft =
+        totals.drafts_received > 0
+            ? fmt::format("draft {:.3f} ms, ",
+                          per(totals.draft_ingest_ns + totals.draft_ns, totals.drafts_received) * 1e-6)
+            : "";
+    out += fmt::format("per round: {}verify {:.3f} ms (forward {:.3f}, vocabulary {:.3f})\n", draft,
                        per(totals.forward_ns + totals.verify_ns, totals.target_passes) * 1e-6,
                        per(totals.forward_ns, totals.target_passes) * 1e-6,
                        per(totals.verify_ns, totals.target_passes) * 1e-6);
-    out += fmt::format("idle: target {:.0f} %, draft workers {:.0f} %\n",
-                       metrics["phases"]["target_idle_share"].get<double>() * 100,
-                       metrics["phases"]["draft_idle_share"].get<double>() * 100);
+    out += idle_report(run, totals, metrics["phases"]);
     if (const auto overlap = compare_overlap(totals); overlap && run.emulated_link.empty())
       out += fmt::format(
           "ahead: {:.0f} % of {} outcomes were prepared; a round took {:.3f} ms, {:.3f} predicted (verify "
           "{:.3f}, prepare {:.3f}, draft {:.3f})\n",
           overlap->hit_rate * 100, totals.preparation.lookups, overlap->measured, overlap->predicted(),
           overlap->verify, overlap->prepare, overlap->draft);
-    const auto& kinds = metrics["wire"]["kinds"];
-    // A head's drafts come with the target's results.
-    const double drafts =
-        kinds.contains("draft") ? kinds["draft"]["bytes_per_accepted_token"].get<double>() : 0;
-    out += fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
-                       metrics["wire"]["bytes_per_accepted_token"].get<double>(), drafts);
+    out += wire_report(run, metrics["wire"]);
     if (run.weighs_places)
       out += fmt::format(
           "head: {} rounds beside the target, {} at a draft worker; the other place was tried {} times\n",
           totals.head_rounds_at_target, totals.head_rounds_at_worker, totals.place_trials);
+    const auto& kinds = metrics["wire"]["kinds"];
     if (kinds.contains("q_slice")) {
       const auto& slices = kinds["q_slice"];
       const double all = slices["sent_bytes"].get<double>(),

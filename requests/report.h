@@ -26,9 +26,11 @@ struct RunDescription {
   int64_t max_model_len = 0;
   int max_num_seqs = 0;
   int threads = 0;
-  bool speculates = false;     // there are draft workers, or they may join
-  bool weighs_places = false;  // a head may draft beside the target or at draft workers
-  bool pinned_zero = false;    // drafts are switched off by a length of 0
+  bool speculates = false;              // there are draft workers, or they may join
+  bool one_process = false;             // no draft worker is a process of its own, nor may one join
+  bool drafts_from_text_alone = false;  // without a draft model or head
+  bool weighs_places = false;           // a head may draft beside the target or at draft workers
+  bool pinned_zero = false;             // drafts are switched off by a length of 0
   std::string gamma_policy;
   std::string synthetic_acceptance, emulated_link;  // empty: none
   // The form of q for rules that need it: the kind asked for, bytes of a row, bits of an element of a hidden

@@ -6,6 +6,7 @@
 #include "comm/cores.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "start/device.h"
+#include "start/make_coordinator.h"
 #include "start/model_fingerprint.h"
 
 namespace outrider {
@@ -73,6 +74,8 @@ RunDescription describe_run(const ClusterSettings& settings, const Preparation& 
           .max_num_seqs = models.max_num_seqs,
           .threads = models.threads > 0 ? models.threads : usable_cores(),
           .speculates = settings.speculates(),
+          .one_process = is_one_process(settings),
+          .drafts_from_text_alone = models.drafts_from_text() && settings.pool.listen.empty(),
           .weighs_places = models.is_head_beside_target() && models.is_head_at_workers(),
           .pinned_zero = speculation.num_speculative_tokens == 0,
           .gamma_policy = speculation.policy(),

@@ -8,6 +8,7 @@
 #include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "start/load_models.h"
+#include "start/mpi_cluster.h"
 #include "start/roles.h"
 #include "start/tree_option.h"
 
@@ -17,6 +18,10 @@ namespace {
 constexpr int32_t kPrefillChunk = 256;
 
 }  // namespace
+
+bool is_one_process(const ClusterSettings& settings) {
+  return !MpiCluster::launched() && settings.pool.listen.empty() && !settings.targets_join();
+}
 
 Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
                         const ErrorOf& error, bool quiet) {
@@ -32,9 +37,10 @@ Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::s
     if (!quiet && Clock::now() >= next_word) {
       next_word = Clock::now() + kBetweenWords;
       const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begun);
-      std::fprintf(stderr, "outrider: waiting for %s since %lld s, at most %lld s (--startup-timeout)\n",
-                   coordinator.awaited(workers).c_str(), static_cast<long long>(waited.count()),
-                   static_cast<long long>(timeout.count()));
+      std::fprintf(stderr, "outrider: waiting for %s%s since %lld s, at most %lld s (--startup-timeout)\n",
+                   coordinator.awaited(workers).c_str(),
+                   coordinator.protocol().is_one_process() ? " to load" : "",
+                   static_cast<long long>(waited.count()), static_cast<long long>(timeout.count()));
     }
     if (deadline.is_over()) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
   }
@@ -56,6 +62,7 @@ Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& set
 Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared) {
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
   ProtocolOptions protocol;
+  protocol.one_process = is_one_process(settings);
   if (settings.speculation.emulate_link.empty()) protocol.process = this_process();  // else all are far away
   protocol.max_num_seqs = settings.models.max_num_seqs;
   protocol.target_groups = settings.models.data_parallel_size;

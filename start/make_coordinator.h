@@ -17,6 +17,9 @@ using ErrorOf = std::function<Status()>;
 Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
                         const ErrorOf& error, bool quiet = true);
 
+// Whether all roles are threads of this process, and none may join.
+bool is_one_process(const ClusterSettings& settings);
+
 // Behind --emulate-link, if requested. `prepared` must outlive it.
 Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& settings,
                                                       const Preparation& prepared,

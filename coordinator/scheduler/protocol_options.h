@@ -18,6 +18,8 @@ namespace outrider {
 class AcceptanceProcess;
 
 struct ProtocolOptions {
+  // All roles are threads of this process: messages name its models instead of workers and groups.
+  bool one_process = false;
   uint64_t process = 0;       // identity of the coordinator's process, as in Hello; 0: no worker shares it
   int32_t max_num_seqs = 16;  // running at once in a target group; the group's own limit also holds
   int32_t max_queued = 1024;  // requests waiting; more are refused

@@ -95,6 +95,7 @@ class LateRoles : public ::testing::Test {
     ProtocolOptions options;
     options.eos_ids = {kToyEos};
     options.target_join_timeout = 600s;
+    options.one_process = one_process_;
     CoordinatorCallbacks callbacks;
     callbacks.on_emit = [this](const Emit& emit) {
       text_.insert(text_.end(), emit.ids.begin(), emit.ids.end());
@@ -122,6 +123,7 @@ class LateRoles : public ::testing::Test {
 
   World world_;
   std::unique_ptr<Coordinator> coordinator_;
+  bool one_process_ = false;
   int slow_plans_ = 0;  // number of coming plans that pause the whole process
   Clock::duration pause_{};
 
@@ -201,6 +203,15 @@ TEST_F(LateRoles, WhoIsWaitedForIsTold) {
   EXPECT_EQ(coordinator_->awaited(1), "the target group (1 draft worker is ready and waits for it)");
   EXPECT_TRUE(coordinator_->wait_for_peers(1, world_.now + 10s).ok());
   EXPECT_EQ(coordinator_->awaited(1), "");
+}
+
+TEST_F(LateRoles, InOneProcessModelsAreWaitedFor) {
+  one_process_ = true;
+  begin(40s, 60s, 0s);
+  const Status late = coordinator_->wait_for_peers(1, world_.now + 35s);
+  EXPECT_EQ(late.message(), "the target model and the draft model could not be loaded in time");
+  (void)coordinator_->wait_for_peers(1, world_.now + 10s);
+  EXPECT_EQ(coordinator_->awaited(1), "the draft model");
 }
 
 // A stopped process comes back behind every deadline, with the target's answer on its way.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <nlohmann/json.hpp>
 
 namespace outrider::testing {
 namespace {
@@ -34,6 +35,46 @@ TEST(PlainComparison, ATurnWithoutARateTellsNothing) {
   const std::array turns{PlainTurn{0, 150, 0}, PlainTurn{100, 150, 1.6}};
   EXPECT_EQ(PlainComparison::of(turns, true).speedup.samples, 1);
   EXPECT_FALSE(PlainComparison::of({}, true).speedup.measured());
+}
+
+std::string shown(const RunDescription& run, const Totals& totals) {
+  nlohmann::json metrics;
+  fill_json(totals, metrics);
+  fill_json(TransportStats{}, totals, metrics["wire"]);
+  return screen_report(run, totals, metrics, std::nullopt);
+}
+
+Totals drafted() {
+  Totals totals;
+  totals.rounds.add_round(4, 2, 3, false);
+  totals.workers_joined = totals.drafts_received = 1;
+  return totals;
+}
+
+TEST(ScreenReport, OneProcessHasNoWireAndNoDraftWorkers) {
+  const std::string several = shown({.speculates = true}, drafted());
+  EXPECT_NE(several.find("wire: "), std::string::npos) << several;
+  EXPECT_NE(several.find(", draft workers 0 %"), std::string::npos) << several;
+  const std::string one = shown({.speculates = true, .one_process = true}, drafted());
+  EXPECT_EQ(one.find("wire: "), std::string::npos) << one;
+  EXPECT_NE(one.find(", draft model 0 %"), std::string::npos) << one;
+  const std::string text =
+      shown({.speculates = true, .one_process = true, .drafts_from_text_alone = true}, drafted());
+  EXPECT_NE(text.find("idle: target 0 %\n"), std::string::npos) << text;
+  const std::string emulated =
+      shown({.speculates = true, .one_process = true, .emulated_link = "delay=1ms"}, drafted());
+  EXPECT_NE(emulated.find("wire: "), std::string::npos) << emulated;
+}
+
+TEST(ScreenReport, ADrafterOfTextIsNotSuspectedOfBadLogits) {
+  Totals totals;
+  totals.drafts_used = 3;
+  totals.workers_joined = 1;
+  const std::string text =
+      shown({.drafter = "suffix", .speculates = true, .drafts_from_text_alone = true}, totals);
+  EXPECT_NE(text.find("--drafter suffix found none"), std::string::npos) << text;
+  EXPECT_EQ(text.find("logits"), std::string::npos) << text;
+  EXPECT_NE(shown({.speculates = true}, totals).find("logits"), std::string::npos);
 }
 
 }  // namespace
