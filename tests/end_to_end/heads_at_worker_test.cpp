@@ -5,6 +5,8 @@
 #include <atomic>
 
 #include "base/hash.h"
+#include "draft_worker/head/head_drafting.h"
+#include "target_worker/target_worker.h"
 #include "tests/end_to_end/request_grid.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/support/dying_wire.h"
