@@ -322,7 +322,7 @@ void extend_law(Model& model, const Grammar& grammar, std::vector<TokenId>& text
 TEST(GrammarsLaw, EmittedSequencesFollowTheTargetAmongWhatIsAllowed) {
   constexpr size_t kLength = 4, kTopK = 4;
   constexpr float kTemperature = 4.0f;
-  const int samples = kSanitized ? 1000 : 12000;
+  const int samples = kSanitized ? 1000 : testing::repeated_law_samples();
   const std::vector<TokenId> prompt{TokenId(11), TokenId(14), TokenId(10)};
   const auto single = make_single_collectives();
   auto model = testing::load_or_die(testing::golden_model(kTarget), {}, *single);

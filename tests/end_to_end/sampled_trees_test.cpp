@@ -178,13 +178,15 @@ TEST(SampledTreeText, LogprobsAreOfWhatIsEmitted) {
 TEST(SampledTreeLaw, EmittedSequencesFollowTheTarget) {
   constexpr size_t kLength = 4, kTopK = 4;
   constexpr float kTemperature = 4.0f;
-  const int samples = kSanitized ? 1000 : 10000;
+  constexpr int kSamples = 10000;
   const std::vector<TokenId> prompt{TokenId(11), TokenId(14), TokenId(10)};
   const auto single = make_single_collectives();
   auto model = testing::load_or_die(testing::golden_model(kTarget), {}, *single);
   testing::Law law;
   testing::extend_law(*model, prompt, prompt.size(), kLength, kTemperature, kTopK, 1, law);
   for (const TreeOptions& tree : {kFixed, kSequoia}) {
+    const int repeated = tree.by_rank ? testing::repeated_law_samples() : kSamples;
+    const int samples = kSanitized ? 1000 : repeated;
     ClusterOptions options = cluster_of(tree, 1, 8);
     options.q_kind = QKind::kSparse;
     options.row_bytes = 24;
