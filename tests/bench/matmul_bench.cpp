@@ -2,7 +2,10 @@
 // heads, 4 KV heads, ffn 5632, vocabulary 32000), for `rows` tokens, without the rest of the model.
 //   bytes/s   weights read per second of a pass        share  of the read bandwidth probed before and after
 //   ratio     time of a pass over the time of a pass with one row, taken in turns with it
-// Codes of published checkpoints are in groups of 128, with fp16 scales; act-order groups any columns.
+//   floor     least milliseconds of a pass: its bytes at the probed bandwidth, or its multiply-adds at the
+//             probed rate of the instruction set (int8 inputs only), whichever takes longer
+// Codes of published checkpoints are in groups of 128, with fp16 scales; act-order groups any columns. The
+// types of GGUF take int8 inputs.
 // OUTRIDER_BENCH_ISA pins an instruction set. Correctness first: a matrix of the same shape against plain
 // loops, and equal rows for every row count.
 #include <benchmark/benchmark.h>
@@ -17,6 +20,7 @@
 #include "kernels/cpu/pack.h"
 #include "model_files/coded_matrix.h"
 #include "tests/bench/isa_of_environment.h"
+#include "tests/bench/multiply_probe.h"
 #include "tests/bench/read_bandwidth.h"
 
 namespace outrider::bench {
@@ -41,17 +45,19 @@ struct Form {
   WeightType type;
   QuantScheme scheme = {};  // of kCodes
   bool act_order = false;
+  int64_t bits = 0;  // of a code with int8 inputs; 0: inputs in bf16
   bool operator==(const Form&) const = default;
 };
 
 class PseudoCodes final : public CodedMatrix {
  public:
   PseudoCodes(const Form& form, int64_t n, int64_t k) : CodedMatrix("pseudo", form.scheme, n, k, {}) {
+    if (form.bits != 0) bits_ = form.bits;
     for (int64_t i = 0; form.act_order && i < k; ++i)
       order_.push_back(static_cast<int32_t>(i * 7919 % k / scheme_.group));
   }
   void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
-    const uint32_t mask = code_bits(scheme_.code) == 4 ? 15 : 255;
+    const uint32_t mask = (1u << bits_) - 1;
     for (size_t i = 0; i < to.size(); ++i) {
       const auto at = static_cast<uint32_t>(row * k_ + begin) + static_cast<uint32_t>(i);
       to[i] = static_cast<uint8_t>(at * 2654435761u >> 23 & mask);
@@ -59,8 +65,13 @@ class PseudoCodes final : public CodedMatrix {
     }
   }
   GroupNumbers group(int64_t, int64_t) const override {
-    return {.scale = scheme_.code == CodeType::kE4m3 ? 0.5f : 2.0f / (1 << code_bits(scheme_.code)),
-            .zero = 1 << (code_bits(scheme_.code) - 1)};
+    if (scheme_.scale == ScaleType::kNested)
+      return {.scale = 2.0f / static_cast<float>(32 << bits_),
+              .scale_code = 32,
+              .minimum = 1.0f / 32,
+              .minimum_code = 32};
+    return {.scale = scheme_.code == CodeType::kE4m3 ? 0.5f : 2.0f / static_cast<float>(1 << bits_),
+            .zero = 1 << (bits_ - 1)};
   }
 };
 
@@ -75,7 +86,12 @@ PackedMatrix make_matrix(ThreadPool& pool, const Form& form, int64_t n, int64_t 
   const PseudoCodes coded(
       {form.type, form.type == WeightType::kCodes ? form.scheme : QuantScheme{.group = k}, form.act_order}, n,
       k);
-  const CodedColumns columns{.scheme = form.scheme, .order = coded.order(), .groups = coded.groups()};
+  const CodedColumns columns{
+      .scheme = form.scheme,
+      .activations = form.bits != 0 ? ActivationFormat::kInt8 : ActivationFormat::kBFloat16,
+      .bits = form.bits,
+      .order = coded.order(),
+      .groups = coded.groups()};
   PackedMatrix matrix = form.type == WeightType::kCodes ? PackedMatrix(columns, n, k, leaves)
                                                         : PackedMatrix(form.type, n, k, leaves);
   pool.parallel_for(matrix.tiles(), 1, [&](int64_t begin, int64_t end) {
@@ -108,11 +124,15 @@ struct Stack {
       matrices.push_back(make_matrix(pool, form, kHidden, kFfn, eight_leaves(kFfn)));
     }
     matrices.push_back(make_matrix(pool, form, kVocab, kHidden, {kHidden}));
-    for (const PackedMatrix& m : matrices) bytes += static_cast<int64_t>(m.bytes());
+    for (const PackedMatrix& m : matrices) {
+      bytes += static_cast<int64_t>(m.bytes());
+      weights += m.n() * m.k();
+    }
   }
+  bool takes_int8() const { return form.bits != 0 || is_quantized(form.type); }
   Form form;
   std::vector<PackedMatrix> matrices;
-  int64_t bytes = 0;
+  int64_t bytes = 0, weights = 0;
 };
 
 struct Rows {
@@ -170,6 +190,10 @@ void BM_Pass(benchmark::State& state, const Form& form) {
   state.counters["probe"] = before * 1e-9;
   state.counters["share"] = rate / before;
   state.counters["ratio"] = many / one;
+  double floor = static_cast<double>(stack.bytes) / before;
+  if (const double peak = stack.takes_int8() ? int8_multiply_adds_per_second(pool) : 0; peak > 0)
+    floor = std::max(floor, static_cast<double>(stack.weights * rows) / peak);
+  state.counters["floor"] = floor * 1e3;
 }
 
 bool equals_plain_loops(const Form& form) {
@@ -198,6 +222,28 @@ bool equals_plain_loops(const Form& form) {
   return true;
 }
 
+// A type of GGUF as model_files/gguf_codes.cpp states it.
+constexpr Form nested(int64_t bits, ZeroType zero_type, int64_t group) {
+  return {WeightType::kCodes,
+          {.code = bits == 4 ? CodeType::kUnsigned4 : CodeType::kUnsigned8,
+           .zero_type = zero_type,
+           .scale = ScaleType::kNested,
+           .zero = zero_type == ZeroType::kConstant ? 1 << (bits - 1) : 0,
+           .group = group,
+           .groups_together = 256 / group},
+          false,
+          bits};
+}
+constexpr Form simple(int64_t bits) {
+  return {WeightType::kCodes,
+          {.code = bits == 4 ? CodeType::kUnsigned4 : CodeType::kUnsigned8,
+           .scale = ScaleType::kFloat16,
+           .zero = 1 << (bits - 1),
+           .group = 32},
+          false,
+          bits};
+}
+
 constexpr Form codes(CodeType code, bool act_order = false) {
   const bool is_float = code == CodeType::kE4m3;
   return {WeightType::kCodes,
@@ -216,7 +262,13 @@ const std::pair<const char*, Form> kForms[]{{"fp32", {WeightType::kFloat32}},
                                             {"gptq4", codes(CodeType::kUnsigned4)},
                                             {"gptq4-act-order", codes(CodeType::kUnsigned4, true)},
                                             {"gptq8", codes(CodeType::kUnsigned8)},
-                                            {"fp8", codes(CodeType::kE4m3)}};
+                                            {"fp8", codes(CodeType::kE4m3)},
+                                            {"q4_0", simple(4)},
+                                            {"q4_k", nested(4, ZeroType::kMinimum, 32)},
+                                            {"q5_0", simple(5)},
+                                            {"q5_k", nested(5, ZeroType::kMinimum, 32)},
+                                            {"q6_k", nested(6, ZeroType::kConstant, 16)},
+                                            {"q8_0", simple(8)}};
 
 }  // namespace
 }  // namespace outrider::bench
@@ -234,7 +286,7 @@ int main(int argc, char** argv) {
     benchmark::RegisterBenchmark((std::string("pass/") + name).c_str(),
                                  [f = form](benchmark::State& state) { BM_Pass(state, f); })
         ->ArgNames({"threads", "rows"})
-        ->ArgsProduct({{1, 2}, {1, 2, 4, 8, 16}})
+        ->ArgsProduct({{1, 2}, {1, 2, 4, 8, 16, 64}})
         ->UseManualTime()
         ->Iterations(5)
         ->Unit(benchmark::kMillisecond);
