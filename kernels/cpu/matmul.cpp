@@ -133,7 +133,8 @@ void reserve(Buffer<T>& buffer, int64_t size) {
 }
 
 void prepare_inputs(ThreadPool& pool, MatmulScratch& to, TensorView<const float, 2> x,
-                    const PackedMatrix& weight, const RowBlocks& blocks, InputLayout layout) {
+                    const PackedMatrix& weight, const RowBlocks& blocks, const KernelSet& kernels) {
+  const InputLayout layout = kernels.layout;
   const auto groups = static_cast<int64_t>(weight.groups().size());
   reserve(to.words, x.extent(0) * row_words(layout, weight.packed_k()));
   if (const CodeLayout* codes = weight.codes()) {
@@ -147,7 +148,7 @@ void prepare_inputs(ThreadPool& pool, MatmulScratch& to, TensorView<const float,
       const QuantizedCodeInputs quantized{to.words.data(), to.scales.data(), to.offsets.data(),
                                           to.sums.data()};
       pool.parallel_for(blocks.count * runs, grain, [&](int64_t begin, int64_t end) {
-        quantize_code_inputs(x, weight, {begin, end}, blocks, quantized);
+        quantize_code_inputs(x, weight, {begin, end}, blocks, kernels.zero_taken, quantized);
       });
       return;
     }
@@ -239,7 +240,7 @@ void multiply(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch
         rows, x.extent(1), weight.n(), k);
   if (rows == 0 || weight.own_n() == 0) return;
   const RowBlocks blocks(rows, kernels.max_rows);
-  prepare_inputs(pool, scratch, x, weight, blocks, kernels.layout);
+  prepare_inputs(pool, scratch, x, weight, blocks, kernels);
   const Job job{.weight = weight,
                 .kernels = kernels,
                 .blocks = blocks,

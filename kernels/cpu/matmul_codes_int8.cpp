@@ -6,9 +6,12 @@
 // q are the integers of the inputs, s their scale and Q their sum (matmul_inputs.h). Integer sums are exact
 // in any order, so every instruction set that has fused multiply-add gives the same bits.
 //
-// Where bytes are multiplied in pairs (maddubs), a pair's sum has 16 bits: 2 * 15 * 127 for a half of a byte,
-// and the eight pairs of a run of 32 columns stay below 2^15. A code of 8 bits counts as two halves. Two
-// pairs of codes of 6 bits and four of 5 bits stay below 2^15, too.
+// AVX2 multiplies bytes in pairs (maddubs). A pair's sum has 16 bits. It is at most 2 * 15 * 127 for a half
+// of a byte, so the sums of the eight pairs of a run of 32 columns stay below 2^15. A code of 8 bits counts
+// as two halves. Two pairs of codes of 6 bits stay below 2^15, and four pairs of 5 bits. Codes of 5 or 6 bits
+// whose zero is the middle (16, 32) need no sums between: the sum of a run is a number of 16 bits once the
+// zero is taken from every code. The kernel starts at -zero * (sums of the inputs) and lets 16 bits wrap on
+// the way.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul_codes_int8.cpp"
 #include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set
@@ -26,9 +29,10 @@ namespace outrider {
 namespace HWY_NAMESPACE {
 
 constexpr int64_t kCodeLineBytes = 64;
-constexpr int64_t kCodePrefetchBytes = 1024;
+constexpr int64_t kCodePrefetchBytes = 4096;
 static_assert(kActivationGroup / 4 * 2 * 15 * 127 < 1 << 15, "the pairs of a run overflow");
 static_assert(2 * 2 * 63 * 127 < 1 << 15 && 4 * 2 * 31 * 127 < 1 << 15, "the pairs of planes overflow");
+static_assert(4 * 2 * 32 * 127 < 1 << 15 && 8 * 2 * 16 * 127 < 1 << 15, "codes less their zero overflow");
 
 // Columns of a line, or of the lines of 5 or 6 bits that belong together (packed_matrix.h).
 template <int kBits>
@@ -74,6 +78,16 @@ HWY_INLINE Pairs multiply_pairs(hn::Vec<U> halves, hn::Vec<U> x) {
   return Pairs{_mm512_maddubs_epi16(halves.raw, x.raw)};
 }
 #endif
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// sum += the pairs. As one statement: the compiler would compute all products first, and they need more
+// registers than there are.
+HWY_INLINE void add_pairs(Pairs& sum, hn::Vec<U> halves, hn::Vec<U> x) {
+  Pairs product;
+  asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+      : "+v"(sum.raw), "=&v"(product.raw)
+      : "v"(halves.raw), "v"(x.raw));
+}
+#endif
 
 // One run of one vector of outputs, for kRows inputs side by side: exact sums.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -94,15 +108,17 @@ HWY_INLINE void add_plane_columns(const std::byte* lines, const uint32_t* x,
     unpack_planes<kBits, kQuad + 2>(line + kCodeLineBytes + v * kVectorBytes, upper, quad[2], quad[3]);
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
-      auto low = hn::Add(multiply_pairs(quad[0], hn::Set(u, x[m])),
-                         multiply_pairs(quad[1], hn::Set(u, x[kRows + m])));
-      const auto high = hn::Add(multiply_pairs(quad[2], hn::Set(u, x[2 * kRows + m])),
-                                multiply_pairs(quad[3], hn::Set(u, x[3 * kRows + m])));
-      if constexpr (kBits == 5)
-        low = hn::Add(low, high);
-      else
-        sum[v][m] = dot_pairs(hn::BitCast(u, high), ones, sum[v][m]);
-      sum[v][m] = dot_pairs(hn::BitCast(u, low), ones, sum[v][m]);
+      Pairs pairs = multiply_pairs(quad[0], hn::Set(u, x[m]));
+      add_pairs(pairs, quad[1], hn::Set(u, x[kRows + m]));
+      if constexpr (kBits == 6) {
+        sum[v][m] = dot_pairs(hn::BitCast(u, pairs), ones, sum[v][m]);
+        pairs = multiply_pairs(quad[2], hn::Set(u, x[2 * kRows + m]));
+      } else {
+        add_pairs(pairs, quad[2], hn::Set(u, x[2 * kRows + m]));
+      }
+      add_pairs(pairs, quad[3], hn::Set(u, x[3 * kRows + m]));
+      sum[v][m] = dot_pairs(hn::BitCast(u, pairs), ones, sum[v][m]);
+      asm("" : "+v"(sum[v][m].raw));
     }
   }
 }
@@ -154,8 +170,8 @@ HWY_INLINE void add_run_codes(const std::byte* line, int64_t columns, const uint
       const auto second = kBits == 4 ? hn::Set(u, x[kRows + m]) : first;
 #pragma GCC unroll 2
       for (int v = 0; v < kVecs; ++v) {
-        pairs[0][v][m] = hn::Add(pairs[0][v][m], multiply_pairs(low[v], first));
-        pairs[kSides - 1][v][m] = hn::Add(pairs[kSides - 1][v][m], multiply_pairs(high[v], second));
+        add_pairs(pairs[0][v][m], low[v], first);
+        add_pairs(pairs[kSides - 1][v][m], high[v], second);
       }
     }
   }
@@ -231,12 +247,44 @@ HWY_INLINE void add_run_codes(const std::byte* line, int64_t columns, const uint
 }
 #endif
 
-// kVecs vectors of outputs of a tile from `lane` on.
+// What the codes of a run share, for one vector of outputs.
+struct RunNumbers {
+  V scale, zero, minimum;  // zero: less what was taken from the codes before
+};
+HWY_INLINE RunNumbers load_run_numbers(const LeafJob& job, const CodeLayout::Run& run, int64_t lane) {
+  const CodeLayout& c = *job.codes;
+  RunNumbers n{load_scales(c, job.scales, run, lane), hn::Zero(F()), hn::Zero(F())};
+  if (c.scheme.zero_type == ZeroType::kStored)
+    n.zero = load_bytes(job.scales + c.zeros + run.group * kTileColumns + lane);
+  else if (c.scheme.zero_type == ZeroType::kMinimum)
+    n.minimum = load_minima(c, job.scales, run, lane);
+  else
+    n.zero = hn::Set(F(), static_cast<float>(c.scheme.zero));
+  return n;
+}
+
+// How the zero of a scheme is taken from the sum of a run.
+enum class Zeros : uint8_t { kOfSums, kMinima, kTaken };
+HWY_INLINE Zeros zeros_of(const CodeLayout& c, bool is_taken) {
+  if (is_taken) return Zeros::kTaken;
+  return c.scheme.zero_type == ZeroType::kMinimum ? Zeros::kMinima : Zeros::kOfSums;
+}
+
+// sum + the product of one run and one input. Numbers of integers are exact in fp32: below 2^24.
+HWY_INLINE V add_product(V sum, hn::Vec<I> integers, const RunNumbers& n, Zeros zeros, const LeafJob& job,
+                         int64_t at) {
+  V a = hn::ConvertTo(F(), integers);
+  if (zeros == Zeros::kOfSums)
+    a = hn::NegMulAdd(n.zero, hn::ConvertTo(F(), hn::Set(I(), job.input_offsets[at])), a);
+  sum = hn::MulAdd(a, hn::Mul(n.scale, hn::Set(F(), job.input_scales[at])), sum);
+  if (zeros == Zeros::kMinima) sum = hn::NegMulAdd(n.minimum, hn::Set(F(), job.input_sums[at]), sum);
+  return sum;
+}
+
+// A few rows: kVecs vectors of outputs of a tile from `lane` on, whose codes are unpacked into registers.
 template <int kBits, int kRows, int kVecs>
 HWY_INLINE void leaf_lanes_int8(const LeafJob& job, int64_t lane) {
-  const CodeLayout& c = *job.codes;
-  const bool is_stored = c.scheme.zero_type == ZeroType::kStored,
-             has_minima = c.scheme.zero_type == ZeroType::kMinimum;
+  const Zeros zeros = zeros_of(*job.codes, false);
   V sum[kVecs][kRows];
   for (auto& vector : sum)
     for (V& v : vector) v = hn::Zero(F());
@@ -248,31 +296,12 @@ HWY_INLINE void leaf_lanes_int8(const LeafJob& job, int64_t lane) {
     add_run_codes<kBits, kRows, kVecs>(line, run.columns, x, acc);
     line += run.columns * kTileColumns * kBits / 8;
     x += run.columns / 4 * kRows;
-    const float* scales = job.input_scales + r * kRows;
-    const int32_t* integers = job.input_offsets + r * kRows;
-    const float* sums = job.input_sums + r * kRows;
+#pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) {
-      const int64_t at = lane + v * kLanes;
-      const V scale = load_scales(c, job.scales, run, at);
-      const hn::Rebind<uint8_t, F> u8;
-      auto zero = hn::Zero(I());
-      if (is_stored)
-        zero = hn::PromoteTo(I(), hn::LoadU(u8, reinterpret_cast<const uint8_t*>(job.scales + c.zeros) +
-                                                    run.group * kTileColumns + at));
+      const RunNumbers numbers = load_run_numbers(job, run, lane + v * kLanes);
 #pragma GCC unroll 16
-      for (int m = 0; m < kRows; ++m) {
-        auto a = acc[v][m];
-        if (is_stored)
-          a = hn::Sub(a, hn::Mul(zero, hn::Set(I(), integers[m])));
-        else if (!has_minima)
-          a = hn::Sub(a, hn::Set(I(), c.scheme.zero * integers[m]));
-        sum[v][m] = hn::MulAdd(hn::ConvertTo(F(), a), hn::Mul(scale, hn::Set(F(), scales[m])), sum[v][m]);
-      }
-      if (has_minima) {
-        const V minimum = load_minima(c, job.scales, run, at);
-#pragma GCC unroll 16
-        for (int m = 0; m < kRows; ++m) sum[v][m] = hn::NegMulAdd(minimum, hn::Set(F(), sums[m]), sum[v][m]);
-      }
+      for (int m = 0; m < kRows; ++m)
+        sum[v][m] = add_product(sum[v][m], acc[v][m], numbers, zeros, job, r * kRows + m);
     }
   }
   for (int v = 0; v < kVecs; ++v)
@@ -281,31 +310,212 @@ HWY_INLINE void leaf_lanes_int8(const LeafJob& job, int64_t lane) {
 }
 
 // As many rows as registers hold sums of, for as many vectors as share what is read.
-constexpr int kMaxInt8Rows = kLanes >= 16 ? 8 : kLanes >= 8 ? 4 : 1;
+constexpr int kFewRows = kLanes >= 16 ? 8 : kLanes >= 8 ? 4 : 1;
 template <int kBits>
 constexpr int kTogether = kBits<8 && kVectors> 1 ? 2 : 1;
 
 template <int kBits, int kRows>
-void leaf_int8(const LeafJob& job) {
+HWY_INLINE void leaf_of_few_rows(const LeafJob& job) {
   constexpr int kVecs = kTogether<kBits>;
   for (int64_t i = 0; i < kVectors; i += kVecs) leaf_lanes_int8<kBits, kRows, kVecs>(job, i * kLanes);
 }
 
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// More rows: the codes of a run are unpacked once, into a buffer that stays in the first cache, and the sums
+// of a leaf stay in memory.
+constexpr int kMaxInt8Rows = kMaxBlockRows;
+constexpr int64_t kVectorBytes = kLanes * sizeof(uint32_t);
+
+// Vectors of bytes for every four columns: codes of 8 bits are unpacked as two halves.
+template <int kBits>
+constexpr int kSidesOf = kBits == 8 ? 2 : 1;
+template <int kBits>
+using RunBuffer = uint32_t[kActivationGroup / 4 * kSidesOf<kBits>][kTileColumns];
+
+template <int kBits, int kQuad>
+HWY_INLINE void unpack_two_quads(const std::byte* line, hn::Vec<U> upper, RunBuffer<kBits>& to, int64_t at,
+                                 int v) {
+  hn::Vec<U> first, second;
+  unpack_planes<kBits, kQuad>(line + kQuad / 2 * kCodeLineBytes + v * kVectorBytes, upper, first, second);
+  hn::Store(first, U(), to[at + kQuad] + v * kLanes);
+  hn::Store(second, U(), to[at + kQuad + 1] + v * kLanes);
+}
+
+template <int kBits>
+HWY_INLINE void unpack_run(const std::byte* lines, int64_t columns, RunBuffer<kBits>& to) {
+  const U u;
+  int64_t at = 0;
+  for (int64_t k = 0; k < columns; k += kColumnsTogether<kBits>, lines += kBytesTogether<kBits>) {
+    for (int64_t i = 0; i < kBytesTogether<kBits>; i += kCodeLineBytes)
+      __builtin_prefetch(lines + i + kCodePrefetchBytes);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      if constexpr (kHasPlanes<kBits>) {
+        const auto upper = hn::LoadU(u, reinterpret_cast<const uint32_t*>(lines + kBytesTogether<kBits> -
+                                                                          kCodeLineBytes + v * kVectorBytes));
+        unpack_two_quads<kBits, 0>(lines, upper, to, at, v);
+        unpack_two_quads<kBits, 2>(lines, upper, to, at, v);
+        if constexpr (kBits == 5) {
+          unpack_two_quads<kBits, 4>(lines, upper, to, at, v);
+          unpack_two_quads<kBits, 6>(lines, upper, to, at, v);
+        }
+      } else {
+        const auto mask = hn::Set(u, 0x0f0f0f0fu);
+        const auto w = hn::LoadU(u, reinterpret_cast<const uint32_t*>(lines + v * kVectorBytes));
+        hn::Store(hn::And(w, mask), u, to[at] + v * kLanes);
+        hn::Store(hn::And(hn::ShiftRight<4>(w), mask), u, to[at + 1] + v * kLanes);
+      }
+    }
+    at += kHasPlanes<kBits> ? kColumnsTogether<kBits> / 4 : 2;
+  }
+}
+
+// Rows that are multiplied together: sums of all outputs of a tile fit the registers.
+template <int kBits, bool kIsZeroTaken>
+constexpr int kGroupRows = (kLanes >= 16 ? 8 : 4) /
+                           (kBits == 8 || (kHasPlanes<kBits> && !kIsZeroTaken) ? 2 : 1);
+// Quads whose pairs 16 bits hold the sum of.
+template <int kBits, bool kIsZeroTaken>
+constexpr int kQuadsBetween = kIsZeroTaken || !kHasPlanes<kBits> ? 8
+                              : kBits == 5                       ? 4
+                                                                 : 2;
+
+// Exact sums of kCount of kRows inputs over a run of `quads` * 4 columns. starts: a word for each input,
+// where the zero is taken.
+template <int kBits, int kRows, int kCount, bool kIsZeroTaken>
+HWY_INLINE void multiply_run(const RunBuffer<kBits>& codes, int quads, const uint32_t* x,
+                             const int32_t* starts, hn::Vec<I> (&sum)[kVectors][kCount]) {
+  const U u;
+  constexpr int kSides = kSidesOf<kBits>, kBetween = kQuadsBetween<kBits, kIsZeroTaken>;
+  const auto ones = hn::Set(u, 0x00010001u), sixteens = hn::Set(u, 0x00100010u);
+  for (int begin = 0; begin < quads; begin += kBetween) {
+    const int end = HWY_MIN(quads, begin + kBetween);
+    Pairs pairs[kSides][kVectors][kCount];
+    for (auto& side : pairs)
+#pragma GCC unroll 2
+      for (auto& vector : side)
+#pragma GCC unroll 8
+        for (int m = 0; m < kCount; ++m)
+          vector[m] = kIsZeroTaken
+                          ? Pairs{hn::BitCast(hn::Repartition<int16_t, F>(), hn::Set(I(), starts[m]))}
+                          : hn::Zero(hn::Repartition<int16_t, F>());
+#pragma GCC unroll 8
+    for (int q = begin; q < end; ++q) {
+      hn::Vec<U> w[kSides][kVectors];
+#pragma GCC unroll 2
+      for (int side = 0; side < kSides; ++side)
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) w[side][v] = hn::Load(u, codes[q * kSides + side] + v * kLanes);
+#pragma GCC unroll 8
+      for (int m = 0; m < kCount; ++m) {
+        const auto input = hn::Set(u, x[q * kRows + m]);
+#pragma GCC unroll 2
+        for (int side = 0; side < kSides; ++side)
+#pragma GCC unroll 2
+          for (int v = 0; v < kVectors; ++v) add_pairs(pairs[side][v][m], w[side][v], input);
+      }
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v)
+#pragma GCC unroll 8
+      for (int m = 0; m < kCount; ++m) {
+        const auto before = begin == 0 ? hn::Zero(I()) : sum[v][m];
+        sum[v][m] = dot_pairs(hn::BitCast(u, pairs[0][v][m]), ones, before);
+        if constexpr (kSides == 2) sum[v][m] = dot_pairs(hn::BitCast(u, pairs[1][v][m]), sixteens, sum[v][m]);
+      }
+  }
+}
+
+// The columns of a run of most formats: their number is known to the compiler.
+template <int kBits>
+constexpr int kUsualQuads = (kBits == 6 ? 16 : 32) / 4;
+
+// kCount inputs from `first` on: the sums of a leaf += one run.
+template <int kBits, int kRows, int kCount, bool kIsZeroTaken>
+HWY_INLINE void add_run_of_rows(const LeafJob& job, const RunBuffer<kBits>& codes, int64_t r,
+                                const uint32_t* x, const RunNumbers (&numbers)[kVectors], Zeros zeros,
+                                int first) {
+  hn::Vec<I> sum[kVectors][kCount];
+  const int quads = job.runs[r].columns / 4;
+  const int64_t at = r * kRows + first;
+  if (quads == kUsualQuads<kBits>)
+    multiply_run<kBits, kRows, kCount, kIsZeroTaken>(codes, kUsualQuads<kBits>, x + first,
+                                                     job.input_offsets + at, sum);
+  else
+    multiply_run<kBits, kRows, kCount, kIsZeroTaken>(codes, quads, x + first, job.input_offsets + at, sum);
+  float* to = job.sums + first * kTileColumns;
+#pragma GCC unroll 8
+  for (int m = 0; m < kCount; ++m, to += kTileColumns)
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const V before = hn::Load(F(), to + v * kLanes);
+      hn::Store(add_product(before, sum[v][m], numbers[v], zeros, job, at + m), F(), to + v * kLanes);
+    }
+}
+
+template <int kBits, int kRows, bool kIsZeroTaken>
+HWY_INLINE void leaf_of_rows(const LeafJob& job) {
+  constexpr int kGroup = kGroupRows<kBits, kIsZeroTaken>, kRest = kRows % kGroup;
+  const Zeros zeros = zeros_of(*job.codes, kIsZeroTaken);
+  HWY_ALIGN RunBuffer<kBits> codes;
+  for (int64_t i = 0; i < kRows * kTileColumns; i += kLanes) hn::Store(hn::Zero(F()), F(), job.sums + i);
+  const std::byte* lines = job.tile;
+  const uint32_t* x = job.inputs;
+  for (int64_t r = 0; r < job.run_count; ++r) {
+    const CodeLayout::Run& run = job.runs[r];
+    unpack_run<kBits>(lines, run.columns, codes);
+    RunNumbers numbers[kVectors];
+    for (int v = 0; v < kVectors; ++v) numbers[v] = load_run_numbers(job, run, v * kLanes);
+    for (int m = 0; m + kGroup <= kRows; m += kGroup)
+      add_run_of_rows<kBits, kRows, kGroup, kIsZeroTaken>(job, codes, r, x, numbers, zeros, m);
+    if constexpr (kRest > 0)
+      add_run_of_rows<kBits, kRows, kRest, kIsZeroTaken>(job, codes, r, x, numbers, zeros, kRows - kRest);
+    lines += run.columns * kTileColumns * kBits / 8;
+    x += run.columns / 4 * kRows;
+  }
+}
+
+template <int kBits, int kRows, bool kIsZeroTaken>
+void leaf_int8(const LeafJob& shared) {
+  const LeafJob job = shared;  // vectors that are stored might lie in a job that others see
+  if constexpr (kRows <= kFewRows && !kIsZeroTaken)
+    leaf_of_few_rows<kBits, kRows>(job);
+  else
+    leaf_of_rows<kBits, kRows, kIsZeroTaken>(job);
+}
+#else
+constexpr int kMaxInt8Rows = kFewRows;
+
+template <int kBits, int kRows, bool kIsZeroTaken>
+void leaf_int8(const LeafJob& job) {
+  leaf_of_few_rows<kBits, kRows>(job);
+}
+#endif
+
 constexpr int one_tile(int) { return 1; }
 
-template <int kBits, int... kRow>
+template <int kBits, bool kIsZeroTaken, int... kRow>
 KernelSet make_int8_set(std::integer_sequence<int, kRow...>) {
   return {.layout = InputLayout::kBytes,
           .max_rows = kMaxInt8Rows,
           .streams = {0, one_tile(kRow)...},
-          .many = {nullptr, leaf_int8<kBits, kRow + 1>...},
-          .single = {nullptr, leaf_int8<kBits, kRow + 1>...}};
+          .many = {nullptr, leaf_int8<kBits, kRow + 1, kIsZeroTaken>...},
+          .single = {nullptr, leaf_int8<kBits, kRow + 1, kIsZeroTaken>...},
+          .zero_taken = kIsZeroTaken ? 1 << (kBits - 1) : 0};
 }
 
 const KernelSet& int8_kernels_of_codes(const CodeLayout& codes) {
   constexpr auto kRows = std::make_integer_sequence<int, kMaxInt8Rows>();
-  static const KernelSet four = make_int8_set<4>(kRows), five = make_int8_set<5>(kRows),
-                         six = make_int8_set<6>(kRows), eight = make_int8_set<8>(kRows);
+  static const KernelSet four = make_int8_set<4, false>(kRows), five = make_int8_set<5, false>(kRows),
+                         six = make_int8_set<6, false>(kRows), eight = make_int8_set<8, false>(kRows);
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  static const KernelSet middle_five = make_int8_set<5, true>(kRows),
+                         middle_six = make_int8_set<6, true>(kRows);
+  if (codes.scheme.zero_type == ZeroType::kConstant) {
+    if (codes.bits == 5 && codes.scheme.zero == 16) return middle_five;
+    if (codes.bits == 6 && codes.scheme.zero == 32 && codes.scheme.group <= 16) return middle_six;
+  }
+#endif
   return codes.bits == 4 ? four : codes.bits == 5 ? five : codes.bits == 6 ? six : eight;
 }
 

@@ -173,8 +173,19 @@ HWY_INLINE float quantize_group(const float* x, int64_t count, int8_t* integers,
   return largest / 127 + hn::GetLane(hn::SumOfLanes(f, poison));
 }
 
+// LeafJob::input_offsets where a kernel takes the zero from every code; 16 bits may wrap.
+HWY_INLINE int32_t starts_of_pairs(const int8_t* integers, int64_t count, int zero) {
+  int32_t sums[2] = {};
+  for (int64_t i = 0; i < count; i += 4) {
+    sums[0] += integers[i] + integers[i + 1];
+    sums[1] += integers[i + 2] + integers[i + 3];
+  }
+  const auto start = [&](int32_t sum) { return static_cast<uint32_t>(-zero * sum) & 0xffffu; };
+  return static_cast<int32_t>(start(sums[0]) | start(sums[1]) << 16);
+}
+
 void quantize_codes(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
-                    const RowBlocks& blocks, const QuantizedCodeInputs& to) {
+                    const RowBlocks& blocks, int zero_taken, const QuantizedCodeInputs& to) {
   const CodeLayout& codes = *weight.codes();
   const auto runs = static_cast<int64_t>(codes.runs.size());
   HWY_ALIGN float copy[kChunk];
@@ -192,7 +203,7 @@ void quantize_codes(TensorView<const float, 2> x, const PackedMatrix& weight, In
       int32_t sum = 0;
       const float scale = quantize_group(from, run.columns, q, sum);
       to.scales[at] = scale;
-      to.integer_sums[at] = sum;
+      to.integer_sums[at] = zero_taken == 0 ? sum : starts_of_pairs(q, run.columns, zero_taken);
       to.sums[at] = scale * static_cast<float>(sum);
       for (int64_t i = 0; i < run.columns; i += 4) std::memcpy(words + i / 4 * rows + m, q + i, 4);
     }
@@ -269,8 +280,8 @@ void quantize_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, I
 }
 
 void quantize_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
-                          const RowBlocks& blocks, const QuantizedCodeInputs& to) {
-  HWY_DYNAMIC_DISPATCH(quantize_codes)(x, weight, items, blocks, to);
+                          const RowBlocks& blocks, int zero_taken, const QuantizedCodeInputs& to) {
+  HWY_DYNAMIC_DISPATCH(quantize_codes)(x, weight, items, blocks, zero_taken, to);
 }
 
 }  // namespace outrider

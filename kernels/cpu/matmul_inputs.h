@@ -47,7 +47,7 @@ void lay_out_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weigh
 
 // The inputs of codes that take int8: every row is quantised over the columns of one run, scale = largest
 // magnitude / 127, and laid out as kBytes. Items and places as in lay_out_code_inputs(); integer_sums are the
-// sums of each run's integers, sums those times the scale.
+// sums of each run's integers (with zero_taken as LeafJob::input_offsets says), sums those times the scale.
 struct QuantizedCodeInputs {
   uint32_t* words = nullptr;
   float* scales = nullptr;
@@ -55,6 +55,6 @@ struct QuantizedCodeInputs {
   float* sums = nullptr;
 };
 void quantize_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
-                          const RowBlocks& blocks, const QuantizedCodeInputs& to);
+                          const RowBlocks& blocks, int zero_taken, const QuantizedCodeInputs& to);
 
 }  // namespace outrider

@@ -63,7 +63,8 @@ struct LeafJob {
   const CodeLayout::Run* runs = nullptr;
   int64_t run_count = 0;
   // Codes with int8 inputs only: input_scales and input_offsets are the scale and the sum of the integers of
-  // each run, these are their product. [run][R]
+  // each run, these are their product. [run][R]. With KernelSet::zero_taken the offsets hold two numbers of
+  // 16 bits: -zero_taken * the sums of columns 0, 1, 4, 5, 8, ... and of the columns between.
   const float* input_sums = nullptr;
 };
 using LeafKernel = void (*)(const LeafJob&);
@@ -75,6 +76,7 @@ struct KernelSet {
   int streams[kMaxBlockRows + 1] = {};        // how many tiles many[rows] reads side by side
   LeafKernel many[kMaxBlockRows + 1] = {};    // by rows
   LeafKernel single[kMaxBlockRows + 1] = {};  // the same for one tile
+  int zero_taken = 0;                         // from every code, by LeafJob::input_offsets
   void (*finish)() = nullptr;                 // by every thread after its last leaf of a matmul
 };
 

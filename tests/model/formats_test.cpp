@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "base/quant_scheme.h"
@@ -502,7 +503,7 @@ TEST(PublishedFormatErrors, AConfigOfWeightsThatAreNotQuantisedIsRefused) {
 
 // Every scale type, nested scales and minima included, and groups that leaves cut anywhere: what a matrix
 // holds and what it multiplies is what weight_of_code() says.
-class SyntheticCodes final : public CodedMatrix {
+class SyntheticCodes : public CodedMatrix {
  public:
   SyntheticCodes(QuantScheme scheme, int64_t n, int64_t k, bool ordered, int64_t bits = 0)
       : CodedMatrix("synthetic", scheme, n, k, {}) {
@@ -687,13 +688,22 @@ float add_int8_run(float sum, const SyntheticCodes& coded, int64_t row, int64_t 
   return sum;
 }
 
-float stated_int8_product(const SyntheticCodes& coded, int64_t row, int64_t first,
-                          const std::vector<int64_t>& leaves, std::span<const float> x) {
-  std::vector<float> sums;
+// The columns of each leaf by their group.
+using LeafGroups = std::vector<std::map<int64_t, std::vector<int64_t>>>;
+LeafGroups groups_of_leaves(const CodedMatrix& coded, int64_t first, const std::vector<int64_t>& leaves) {
+  LeafGroups groups;
   int64_t begin = 0;
   for (const int64_t end : leaves) {
-    std::map<int64_t, std::vector<int64_t>> groups;
-    for (; begin < end; ++begin) groups[coded.group_of(first + begin)].push_back(begin);
+    groups.emplace_back();
+    for (; begin < end; ++begin) groups.back()[coded.group_of(first + begin)].push_back(begin);
+  }
+  return groups;
+}
+
+float stated_int8_product(const SyntheticCodes& coded, int64_t row, int64_t first, const LeafGroups& leaves,
+                          std::span<const float> x) {
+  std::vector<float> sums;
+  for (const auto& groups : leaves) {
     sums.push_back(0);
     for (const auto& [group, columns] : groups)
       for (size_t i = 0; i < columns.size(); i += kActivationGroup)
@@ -707,12 +717,16 @@ float stated_int8_product(const SyntheticCodes& coded, int64_t row, int64_t firs
 }
 
 TEST(CodeKernels, WithInt8InputsComputeWhatIsStatedOnEveryInstructionSetWithFma) {
-  constexpr int64_t kRows = 37, kColumns = 200, kInputs = 17;
+  constexpr int64_t kRows = 37, kColumns = 200, kInputs = 17, kMostInputs = 64;
+  std::vector<int64_t> batches(kInputs);
+  std::iota(batches.begin(), batches.end(), 1);
+  batches.insert(batches.end(), {32, kMostInputs});
   const std::vector<std::vector<int64_t>> cuts{{kColumns}, {20, 40, 60, 60, 130, 142, 198, kColumns}};
   ThreadPool pool(2);
   MatmulScratch scratch;
-  Buffer<float> x(kInputs * 208);
-  for (int64_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 37 % 101) - 50) * 0.01f;
+  Buffer<float> x(kMostInputs * 208);
+  for (int64_t i = 0; i < x.size(); ++i)  // inputs repeat
+    x[i] = static_cast<float>((i % (kInputs * 208) * 37 % 101) - 50) * 0.01f;
   std::vector<std::pair<QuantScheme, int64_t>> schemes;  // and the bits that hold a code
   for (QuantScheme scheme : schemes_of_every_kind()) {
     if (!takes_int8_inputs(scheme.code)) continue;
@@ -726,6 +740,15 @@ TEST(CodeKernels, WithInt8InputsComputeWhatIsStatedOnEveryInstructionSetWithFma)
       schemes.emplace_back(longer, bits);
     }
   }
+  // Q5_0 and Q6_K: the zero is the middle of all codes
+  schemes.emplace_back(
+      QuantScheme{.code = CodeType::kUnsigned8, .scale = ScaleType::kFloat16, .zero = 16, .group = 32}, 5);
+  schemes.emplace_back(QuantScheme{.code = CodeType::kUnsigned8,
+                                   .scale = ScaleType::kNested,
+                                   .zero = 32,
+                                   .group = 16,
+                                   .groups_together = 4},
+                       6);
   for (const auto& [scheme, bits] : schemes)
     for (const auto& leaves : cuts)
       for (const bool ordered : {false, true}) {
@@ -743,24 +766,75 @@ TEST(CodeKernels, WithInt8InputsComputeWhatIsStatedOnEveryInstructionSetWithFma)
           coded->read_weights(row + 3, 40, stored);
           ASSERT_EQ(packed, stored) << row;
         }
+        const LeafGroups groups = groups_of_leaves(*coded, 40, leaves);
         for (int64_t m = 0; m < kInputs; ++m)
           for (int64_t row = 0; row < kRows; ++row)
             expected.push_back(
-                stated_int8_product(*coded, row + 3, 40, leaves, {x.data() + m * 208, kColumns}));
+                stated_int8_product(*coded, row + 3, 40, groups, {x.data() + m * 208, kColumns}));
         for (const std::string& isa : available_isas()) {
           ASSERT_TRUE(pin_isa(isa).ok());
-          for (const int64_t m : {1, 2, 3, 4, 7, 17}) {
+          for (const int64_t m : batches) {
+            const bool is_few = m == 1 || m == 3 || m == 6 || m == 17;
+            if ((ordered || leaves.size() > 1) && !is_few) continue;
             Buffer<float> out(m * 48);
             const TensorView<const float, 2> in(x.data(), {m, kColumns}, {208, 1});
             matmul(pool, scratch, in, codes, TensorView<float, 2>(out.data(), {m, kRows}, {48, 1}));
             for (int64_t i = 0; i < m * kRows; ++i) {
-              const float got = out[i / kRows * 48 + i % kRows], want = expected[static_cast<size_t>(i)];
+              const float got = out[i / kRows * 48 + i % kRows],
+                          want = expected[static_cast<size_t>(i % (kInputs * kRows))];
               const float off = isa == "scalar" ? 1e-4f * (1 + std::abs(want)) : 0;  // it has no fma
               ASSERT_LE(std::abs(got - want), off)
                   << isa << " rows " << m << " output " << i << ": " << got << " " << want << " code "
                   << static_cast<int>(scheme.code) << " zero " << static_cast<int>(scheme.zero_type)
                   << " scale " << static_cast<int>(scheme.scale) << " bits " << bits << " group "
                   << scheme.group << " leaves " << leaves.size() << " ordered " << ordered;
+            }
+          }
+        }
+      }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// The largest sums of a group: every code is the least or the greatest, every input the same or its opposite.
+TEST(CodeKernels, SumsOfExtremeCodesAndInt8InputsDoNotOverflow) {
+  class Extremes final : public SyntheticCodes {
+   public:
+    using SyntheticCodes::SyntheticCodes;
+    void read_codes(int64_t row, int64_t, std::span<uint8_t> to) const override {
+      std::fill(to.begin(), to.end(), static_cast<uint8_t>(row % 2 == 0 ? 0 : (1 << bits_) - 1));
+    }
+  };
+  constexpr int64_t kRows = 16, kColumns = 64, kInputs = 9;
+  ThreadPool pool(1);
+  MatmulScratch scratch;
+  Buffer<float> x(kInputs * kColumns), out(kInputs * kRows);
+  for (int64_t i = 0; i < x.size(); ++i) x[i] = i / kColumns % 2 == 0 ? -1 : 1;
+  for (const int64_t bits : {4, 5, 6, 8})
+    for (const int64_t group : {16, 32})
+      for (const ZeroType zero_type : {ZeroType::kConstant, ZeroType::kMinimum, ZeroType::kStored}) {
+        const QuantScheme scheme{.code = bits == 4 ? CodeType::kUnsigned4 : CodeType::kUnsigned8,
+                                 .zero_type = zero_type,
+                                 .scale = ScaleType::kFloat16,
+                                 .zero = zero_type == ZeroType::kConstant ? 1 << (bits - 1) : 0,
+                                 .group = group};
+        const auto coded = std::make_shared<Extremes>(scheme, kRows, kColumns, false, bits);
+        const TensorInfo nothing;
+        const TensorPart part{
+            .tensor = &nothing, .rows = {0, kRows}, .columns = {0, kColumns}, .coded = coded};
+        const PackedMatrix codes =
+            pack_matrix({{part}, {kColumns}}, WeightType::kCodes, pool, ActivationFormat::kInt8);
+        const LeafGroups groups = groups_of_leaves(*coded, 0, {kColumns});
+        for (const std::string& isa : available_isas()) {
+          ASSERT_TRUE(pin_isa(isa).ok());
+          for (int64_t m = 1; m <= kInputs; ++m) {
+            matmul(pool, scratch, TensorView<const float, 2>(x.data(), {m, kColumns}, {kColumns, 1}), codes,
+                   TensorView<float, 2>(out.data(), {m, kRows}, {kRows, 1}));
+            for (int64_t i = 0; i < m * kRows; ++i) {
+              const float want = stated_int8_product(*coded, i % kRows, 0, groups,
+                                                     {x.data() + i / kRows * kColumns, kColumns});
+              const float off = isa == "scalar" ? 1e-5f * std::abs(want) : 0;  // it has no fma
+              ASSERT_LE(std::abs(out[i] - want), off)
+                  << isa << " rows " << m << " output " << i << " bits " << bits << " group " << group;
             }
           }
         }
