@@ -14,7 +14,7 @@ RopeTable rope_table(const ModelConfig& config, LayerRope rope, int64_t position
   if (rope == LayerRope::kLocal && std::none_of(config.layers.begin(), config.layers.end(), turns_by_it))
     return {};
   const RopeConfig& of = rope == LayerRope::kLocal ? config.local_rope : config.rope;
-  return {rope_frequencies(of, config.head_dim), positions, static_cast<float>(of.amplitude)};
+  return {rope_frequencies(of, config.head_dim), positions, static_cast<float>(of.amplitude), of.interleaved};
 }
 
 int useful_threads(const Weights& weights, const ModelOptions& options) {
@@ -323,10 +323,12 @@ void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
       float* q = act_->qkv.data.data() + row * act_->qkv.stride;
       float* k = q + q_heads * d;
       float* v = k + kv_heads * d;
-      if (config_.qk_norm == QkNorm::kHead) {
+      const auto norm_heads = [&] {
+        if (config_.qk_norm != QkNorm::kHead) return;
         rms_norm(heads_of(q, q_heads), w.q_norm, epsilon, heads_of(q, q_heads));
         rms_norm(heads_of(k, kv_heads), w.k_norm, epsilon, heads_of(k, kv_heads));
-      }
+      };
+      if (!config_.norms_rotated) norm_heads();
       const auto size = static_cast<size_t>(d);
       const KvSlot at = kv_.slot(slice.sequence, first + i);
       const int64_t position = act_->attention_rows[static_cast<size_t>(row)].position;
@@ -334,6 +336,7 @@ void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
         for (int64_t h = 0; h < q_heads; ++h) rope.rotate({q + h * d, size}, position);
         for (int64_t h = 0; h < kv_heads; ++h) rope.rotate({k + h * d, size}, position);
       }
+      if (config_.norms_rotated) norm_heads();
       for (int64_t h = 0; h < kv_heads; ++h)
         store_kv(keys_and_values, at.block, at.slot, h, {k + h * d, size}, {v + h * d, size});
     }

@@ -70,6 +70,17 @@ std::bitset<kMaxGroups> best_groups(const RoutingRule& rule, int64_t experts, bo
   return chosen;
 }
 
+// The softmax.
+void become_shares(std::span<float> logits) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  float sum = 0;
+  for (float& logit : logits) {
+    logit = std::exp(logit - largest);
+    sum += logit;
+  }
+  for (float& logit : logits) logit /= sum;
+}
+
 void weigh_shares(std::span<float> logits, float largest, std::span<ExpertChoice> choices) {
   float sum = 0;
   for (float& logit : logits) {
@@ -86,8 +97,10 @@ void choose_experts(std::span<float> logits, const RoutingRule& rule, std::span<
   CHECK(choices.size() <= logits.size(), "{} of {} experts", choices.size(), logits.size());
   const auto experts = static_cast<int64_t>(logits.size());
   const bool is_sigmoid = rule.score == RouterScore::kSigmoid;
+  const bool are_shares = !is_sigmoid && !corrections.empty();
   if (is_sigmoid)
     for (float& logit : logits) logit = 1 / (1 + std::exp(-logit));
+  if (are_shares) become_shares(logits);
   const auto score = [&](int64_t e) {
     const auto at = static_cast<size_t>(e);
     return corrections.empty() ? logits[at] : logits[at] + corrections[at];
@@ -112,7 +125,7 @@ void choose_experts(std::span<float> logits, const RoutingRule& rule, std::span<
   const float largest = logits[static_cast<size_t>(choices.front().expert)];
   std::sort(choices.begin(), choices.end(),
             [](const ExpertChoice& a, const ExpertChoice& b) { return a.expert < b.expert; });
-  if (is_sigmoid)
+  if (is_sigmoid || are_shares)
     for (ExpertChoice& choice : choices) choice.weight = logits[static_cast<size_t>(choice.expert)];
   else
     weigh_shares(logits, largest, choices);

@@ -52,10 +52,13 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
   const auto* llama3 = std::get_if<Llama3RopeScaling>(&rope.scaling);
   const auto* linear = std::get_if<LinearRopeScaling>(&rope.scaling);
   const auto* by_pair = std::get_if<LongRopeScaling>(&rope.scaling);
+  double theta = rope.theta;
+  if (const auto* ntk = std::get_if<NtkAlphaRopeScaling>(&rope.scaling))
+    theta *= std::pow(ntk->alpha, static_cast<double>(dims) / static_cast<double>(dims - 2));
   std::vector<float> frequencies;
   for (int64_t i = 0; i < dims; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(dims);
-    const float power = std::pow(static_cast<float>(rope.theta), exponent);
+    const float power = std::pow(static_cast<float>(theta), exponent);
     float frequency = 1.0f / power;
     if (llama3) frequency = scaled(*llama3, frequency);
     if (linear) frequency /= static_cast<float>(linear->factor);

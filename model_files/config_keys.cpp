@@ -62,6 +62,7 @@ constexpr std::array kHarmless = std::to_array<std::string_view>({
     "_model_name_or_path",  // of models that transformers read from GGUF
     "_name_or_path",
     "attention_dropout",
+    "attention_probs_dropout_prob",
     "attn_implementation",
     "attn_pdrop",
     "auto_map",
@@ -75,7 +76,9 @@ constexpr std::array kHarmless = std::to_array<std::string_view>({
     "finetuning_task",
     "gradient_checkpointing",
     "hidden_dropout",
+    "hidden_dropout_prob",
     "id2label",
+    "ignored_index",
     "initializer_range",
     "is_decoder",
     "is_llama_config",  // SmolLM2
@@ -161,6 +164,7 @@ const std::vector<NeutralKey>& neutral_keys() {
       {"attn_logit_softcapping", nullptr},
       {"attn_temperature_tuning", false},
       {"clip_qkv", nullptr},
+      {"compression_ratio", 1},  // Ernie
       {"embedding_multiplier", 1},
       {"final_logit_softcapping", nullptr},
       {"full_attn_mod", 1},       // Phi-4-mini
@@ -172,7 +176,9 @@ const std::vector<NeutralKey>& neutral_keys() {
       {"logits_scaling", 1},
       {"mrope_section", nullptr},
       {"no_rope_layers", json::array()},
+      {"norm_type", "rms"},  // Hunyuan
       {"per_layer_config", json::object()},
+      {"position_embedding_xdrope", false},  // Hunyuan
       {"pruned_heads", json::object()},
       {"qkv_bias", false},
       {"query_pre_attn_scalar", nullptr},
@@ -181,6 +187,8 @@ const std::vector<NeutralKey>& neutral_keys() {
       {"shared_expert_intermediate_size", 0},
       {"tie_encoder_decoder", false},
       {"use_bidirectional_attention", false},
+      {"use_cla", false},            // Hunyuan
+      {"use_rotary_pos_emb", true},  // Hunyuan
       {"use_mrope", false},
       {"use_parallel_residual", false},
       {"use_qk_norm", false},

@@ -92,6 +92,19 @@ constexpr ExpertNames kGlm4MoeExperts{.block = "mlp.",
                                       .shared = "shared_experts.",
                                       .shared_is_gated = false,
                                       .dense_layers_first = true};
+constexpr ExpertNames kErnie45MoeExperts{.block = "mlp.",
+                                         .gate = "gate_proj",
+                                         .up = "up_proj",
+                                         .down = "down_proj",
+                                         .count_key = "moe_num_experts",
+                                         .chosen_key = "moe_k",
+                                         .size_key = "moe_intermediate_size",
+                                         .has_shared = true,
+                                         .routing = Routing::kCorrectedShares,
+                                         .shared = "shared_experts.",
+                                         .shared_is_gated = false,
+                                         .layers_by_range = true,
+                                         .correction = "moe_statics.e_score_correction_bias"};
 constexpr ExpertNames kDeepseekV3Experts{.block = "mlp.",
                                          .gate = "gate_proj",
                                          .up = "up_proj",
@@ -143,6 +156,38 @@ constexpr std::array kGlm4MoeKeys =
 constexpr std::array kMinimaxM2Keys = std::to_array<Keys>(
     {"num_experts_per_tok", "scoring_func", "use_routing_bias", "shared_intermediate_size", "rotary_dim",
      "qk_norm_type", "attn_type_list", "use_mtp", "num_mtp_modules", "mtp_transformer_layers"});
+
+constexpr std::array kErnie45Keys = std::to_array<Keys>({"use_bias"});
+// From "moe_capacity" on: of training, and of how others spread experts.
+constexpr std::array kErnie45MoeKeys = std::to_array<Keys>(
+    {"use_bias", "moe_k", "moe_num_experts", "moe_num_shared_experts", "moe_layer_start_index",
+     "moe_layer_end_index", "moe_layer_interval", "moe_norm_min", "moe_gate", "num_experts_per_tok",
+     "moe_capacity", "moe_use_aux_free", "moe_aux_loss_lambda", "moe_z_loss_lambda",
+     "moe_orthogonal_loss_lambda", "multi_token_pred_lambda"});
+// From "attention_head_dim" on: of tokenizers, of images and of heads that the class does not have.
+constexpr std::array kHunyuanKeys = std::to_array<Keys>({"num_experts",
+                                                         "attention_head_dim",
+                                                         "eod_token_id",
+                                                         "cla_share_factor",
+                                                         "add_classification_head",
+                                                         "class_num",
+                                                         "pool_type",
+                                                         "dense_list",
+                                                         "im_start_id",
+                                                         "im_end_id",
+                                                         "im_newline_id",
+                                                         "image_token_id",
+                                                         "video_start_id",
+                                                         "video_end_id",
+                                                         "text_start_id",
+                                                         "text_end_id",
+                                                         "mask_init_id",
+                                                         "num_media_embeds",
+                                                         "org_vocab_size",
+                                                         "pad_id",
+                                                         "skip_cls_token",
+                                                         "group_limited_greedy",
+                                                         "anyres_pooling_size"});
 
 constexpr std::array kFamilies = {
     FamilyTraits{.family = ModelFamily::kLlama,
@@ -376,6 +421,41 @@ constexpr std::array kFamilies = {
                  .experts = &kMinimaxM2Experts,
                  .keys = kMinimaxM2Keys,
                  .defaults = {.head_dim = 128, .rope_theta = 5e6}},
+    FamilyTraits{.family = ModelFamily::kErnie45,
+                 .title = "Ernie 4.5",
+                 .models = "ERNIE-4.5-0.3B",
+                 .model_type = "ernie4_5",
+                 .architecture = "Ernie4_5ForCausalLM",
+                 .special = "neighbouring dimensions of a head turn together",
+                 .attention_bias = AttentionBias::kUseBias,
+                 .rotates_neighbours = true,
+                 .keys = kErnie45Keys,
+                 .defaults = {.head_dim = 128, .rope_theta = 500000, .norm_epsilon = 1e-5, .tied = true},
+                 .other_architecture = "Ernie4_5_ForCausalLM"},
+    FamilyTraits{.family = ModelFamily::kErnie45Moe,
+                 .title = "Ernie 4.5 MoE",
+                 .models = "ERNIE-4.5-21B-A3B, ERNIE-4.5-300B-A47B",
+                 .model_type = "ernie4_5_moe",
+                 .architecture = "Ernie4_5_MoeForCausalLM",
+                 .special = "as Ernie 4.5; experts chosen by corrected shares beside shared ones",
+                 .rotates_neighbours = true,
+                 .experts = &kErnie45MoeExperts,
+                 .keys = kErnie45MoeKeys,
+                 .defaults = {.rope_theta = 500000, .norm_epsilon = 1e-5, .tied = true}},
+    FamilyTraits{.family = ModelFamily::kHunyuanDense,
+                 .title = "Hunyuan dense",
+                 .models = "Hunyuan-0.5B to 7B, Hunyuan-MT, HY-MT1.5",
+                 .model_type = "hunyuan_v1_dense",
+                 .architecture = "HunYuanDenseV1ForCausalLM",
+                 .special = "norms of every q and k head behind the rotation",
+                 .qk_norm = QkNorm::kHead,
+                 .norms_rotated = true,
+                 .q_norm = "query_layernorm",
+                 .k_norm = "key_layernorm",
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .has_ntk_alpha = true,
+                 .keys = kHunyuanKeys,
+                 .defaults = {.norm_epsilon = 1e-5}},
 };
 
 constexpr bool is_in_order() {
@@ -407,6 +487,8 @@ std::string listed(Name name) {
 std::span<const FamilyTraits> family_table() { return kFamilies; }
 const FamilyTraits& traits_of(ModelFamily family) { return kFamilies[static_cast<size_t>(family)]; }
 const FamilyTraits* find_architecture(std::string_view architecture) {
+  for (const FamilyTraits& row : kFamilies)
+    if (!row.other_architecture.empty() && row.other_architecture == architecture) return &row;
   return find(&FamilyTraits::architecture, architecture);
 }
 const FamilyTraits* find_model_type(std::string_view model_type) {

@@ -3,6 +3,7 @@
 // and the lists in README.md and docs/families.md follow from it; the forward pass knows no family.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,7 +18,8 @@ enum class AttentionBias : uint8_t {
   kQkv,        // q, k and v, always
   kQkvByKey,   // q, k and v unless "qkv_bias" is false
   kQkvoByKey,  // all four if "attention_bias" is true
-  kByTwoKeys   // q, k and v if "attention_bias" is true, o if "attention_out_bias" is
+  kByTwoKeys,  // q, k and v if "attention_bias" is true, o if "attention_out_bias" is
+  kUseBias     // all four, and gate, up and down of the MLP, if "use_bias" is true
 };
 
 // Which layers see only a window of "sliding_window" positions.
@@ -44,15 +46,17 @@ struct ScaleKey {
 // How a token's experts are chosen.
 enum class Routing : uint8_t {
   kLargest,
-  kGroups,         // "topk_method": greedy, or group_limited_greedy (DeepSeek-V2)
-  kCorrected,      // noaux_tc: of sigmoids, with a correction, in groups (DeepSeek-V3)
-  kCorrectedAlone  // the same without groups, shared experts and a factor (MiniMax-M2)
+  kGroups,          // "topk_method": greedy, or group_limited_greedy (DeepSeek-V2)
+  kCorrected,       // noaux_tc: of sigmoids, with a correction, in groups (DeepSeek-V3)
+  kCorrectedAlone,  // the same without groups, shared experts and a factor (MiniMax-M2)
+  kCorrectedShares  // of shares of a softmax, with a correction (Ernie 4.5)
 };
 
 struct ExpertNames {
   std::string_view block;           // behind "model.layers.N."
   std::string_view gate, up, down;  // of one expert; of all, where they are packed: gate is gate and up
   std::string_view count_key;
+  std::string_view chosen_key = "num_experts_per_tok";
   std::string_view size_key;  // of the intermediate activations of one expert
   bool has_shared = false;
   bool may_skip_layers = false;      // "mlp_only_layers", "decoder_sparse_step"
@@ -62,6 +66,7 @@ struct ExpertNames {
   std::string_view shared = "shared_expert.";
   bool shared_is_gated = true;
   bool dense_layers_first = false;  // "first_k_dense_replace"
+  bool layers_by_range = false;     // "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"
   double factor = 1;                // "routed_scaling_factor" where it is missing
   std::string_view correction = "gate.e_score_correction_bias";  // behind `block`
   // All experts in one tensor [experts, inputs, outputs], gates and ups in turns; or in MXFP4, outputs first.
@@ -93,6 +98,8 @@ struct FamilyTraits {
   bool norm_adds_one = false;
   QkNorm qk_norm = QkNorm::kNone;
   bool qk_norm_by_key = false;  // only if "use_qk_norm" is true
+  bool norms_rotated = false;   // q and k are normed behind the rotation
+  std::string_view q_norm = "q_norm", k_norm = "k_norm";  // behind "self_attn."
   AttentionBias attention_bias = AttentionBias::kNone;
   bool reads_mlp_bias = false;
   bool attention_sinks = false;
@@ -103,6 +110,8 @@ struct FamilyTraits {
   bool embedding_times_root = false;    // of hidden_size
   bool partial_rotation = false;        // "partial_rotary_factor" is read
   bool rotates_by_layer = false;        // "no_rope_layers"
+  bool rotates_neighbours = false;      // RopeConfig::interleaved
+  bool has_ntk_alpha = false;           // "alpha" of a dynamic rotation
   bool long_rope_only = false;          // of the scaled rotations
   bool rotation_must_be_given = false;  // versions of the class differ in what they assume
   Windows windows = Windows::kNone;
@@ -110,8 +119,11 @@ struct FamilyTraits {
   const ExpertNames* experts = nullptr;
   std::span<const std::string_view> keys = {};  // further ones that it reads
   FamilyDefaults defaults = {};
-  std::string_view other_type = {};  // a second "model_type" under which the family is published
+  std::string_view other_type = {};          // a second "model_type" under which the family is published
+  std::string_view other_architecture = {};  // a second name of "architectures"
 
+  // Whether it reads a key beside those that all do.
+  bool reads(std::string_view key) const { return std::find(keys.begin(), keys.end(), key) != keys.end(); }
   bool is_type(std::string_view type) const {
     return type == model_type || (!other_type.empty() && type == other_type);
   }

@@ -55,6 +55,13 @@ constexpr std::array kMinimaxM2Gguf =
     std::to_array<GgufKey>({{"expert_count", "num_local_experts"},
                             {"expert_used_count", "num_experts_per_tok"},
                             {"expert_feed_forward_length", "intermediate_size"}});
+constexpr std::array kErnie45MoeGguf =
+    std::to_array<GgufKey>({{"expert_count", "moe_num_experts"},
+                            {"expert_used_count", "moe_k"},
+                            {"expert_feed_forward_length", "moe_intermediate_size"},
+                            {"expert_shared_count", "moe_num_shared_experts"},
+                            {"leading_dense_block_count", "moe_layer_start_index"},
+                            {"interleave_moe_layer_step", "moe_layer_interval"}});
 constexpr std::array kDeepseekGguf =
     std::to_array<GgufKey>({{"leading_dense_block_count", "first_k_dense_replace"},
                             {"attention.kv_lora_rank", "kv_lora_rank"},
@@ -72,6 +79,8 @@ constexpr std::array kGemma3More =
 constexpr std::array kOlmo3More =
     std::to_array<Keys>({"attention.sliding_window_pattern", "rope.freq_base_swa"});
 constexpr std::array kGatingMore = std::to_array<Keys>({"expert_gating_func"});
+// The converter does not compute the shared experts' size from theirs.
+constexpr std::array kErnie45MoeMore = std::to_array<Keys>({"expert_shared_feed_forward_length"});
 constexpr std::array kPhi3More = std::to_array<Keys>({"attention.sliding_window"});
 constexpr std::array kDeepseekMore = std::to_array<Keys>(
     {"attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla", "expert_gating_func",
@@ -172,6 +181,11 @@ Status complete_glm4_moe(const GgufKeys& keys, json& config) {
   return check_sigmoid_gating(keys);
 }
 
+Status complete_ernie45_moe(const GgufKeys&, json& config) {
+  if (!config.contains("moe_num_shared_experts")) config["moe_num_shared_experts"] = 0;
+  return {};
+}
+
 Status complete_minimax_m2(const GgufKeys& keys, json&) { return check_sigmoid_gating(keys); }
 
 bool has_correction(const GgufContent& content) {
@@ -264,6 +278,14 @@ constexpr std::array kArchitectures = std::to_array<GgufArchitecture>({
      .keys = kMinimaxM2Gguf,
      .more_keys = kGatingMore,
      .complete = complete_minimax_m2},
+    {.name = "ernie4_5", .family = ModelFamily::kErnie45},
+    {.name = "ernie4_5-moe",
+     .family = ModelFamily::kErnie45Moe,
+     .has_experts = true,
+     .keys = kErnie45MoeGguf,
+     .more_keys = kErnie45MoeMore,
+     .complete = complete_ernie45_moe},
+    {.name = "hunyuan-dense", .family = ModelFamily::kHunyuanDense},
     {.name = "deepseek2",
      .family = ModelFamily::kDeepseekV2,
      .has_experts = true,

@@ -314,11 +314,19 @@ Status ConfigOfGguf::read_biases() {
   const bool q = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"), o = has("blk.0.attn_output.bias");
   const bool mlp = has("blk.0.ffn_gate.bias") || has("blk.0.ffn_up.bias");
   const bool all_by_key = family_.attention_bias == AttentionBias::kQkvoByKey;
+  const bool all_and_mlp = family_.attention_bias == AttentionBias::kUseBias;
   const bool by_two_keys = family_.attention_bias == AttentionBias::kByTwoKeys;
   const bool always =
       family_.attention_bias == AttentionBias::kQkv || family_.attention_bias == AttentionBias::kQkvByKey;
-  const auto& keys = family_.keys;
-  const bool o_by_key = std::find(keys.begin(), keys.end(), kOutBias) != keys.end();
+  const bool o_by_key = family_.reads(kOutBias);
+  if (all_and_mlp) {
+    if (q == o && q == mlp) {
+      config_["use_bias"] = q;
+      return {};
+    }
+    return unsupported(fmt::format("{}: has biases of some projections only; {} files have all or none",
+                                   name_, architecture_.name));
+  }
   if ((q && !all_by_key && !always && !by_two_keys) || (o && !all_by_key && !o_by_key) ||
       (all_by_key && q != o) || (mlp && !family_.reads_mlp_bias))
     return unsupported(fmt::format("{}: has biases that {} files do not have", name_, architecture_.name));

@@ -25,8 +25,6 @@ constexpr auto kParts = std::to_array<std::pair<std::string_view, std::string_vi
      {"attn_k", "self_attn.k_proj"},
      {"attn_v", "self_attn.v_proj"},
      {"attn_output", "self_attn.o_proj"},
-     {"attn_q_norm", "self_attn.q_norm"},
-     {"attn_k_norm", "self_attn.k_norm"},
      {"attn_q_a", "self_attn.q_a_proj"},
      {"attn_q_a_norm", "self_attn.q_a_layernorm"},
      {"attn_q_b", "self_attn.q_b_proj"},
@@ -150,6 +148,11 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
     const bool around = traits_.norm_place == NormPlace::kAround;
     put(std::move(tensor),
         layer + (around ? "pre_feedforward_layernorm" : "post_attention_layernorm") + kind);
+    return {};
+  }
+  if (part == "attn_q_norm" || part == "attn_k_norm") {
+    const std::string_view norm = part == "attn_q_norm" ? traits_.q_norm : traits_.k_norm;
+    put(std::move(tensor), layer + "self_attn." + std::string(norm) + kind);
     return {};
   }
   if (part == "attn_sinks") {

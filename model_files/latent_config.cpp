@@ -23,6 +23,13 @@ Status must_be(const JsonObject& config, const std::string& key, const json& val
                                          json_text(value)));
 }
 
+Status set_shared(const JsonObject& config, const std::string& key, int64_t count, ExpertConfig& out) {
+  out.shared_intermediate_size = count * out.intermediate_size;
+  if (out.shared_intermediate_size <= kMaxWidth) return {};
+  return config.wrong(key,
+                      fmt::format("makes an MLP of {}; at most {}", out.shared_intermediate_size, kMaxWidth));
+}
+
 }  // namespace
 
 Status read_latent_config(const JsonObject& config, ModelConfig& out) {
@@ -99,11 +106,21 @@ Status read_grouped_routing(const JsonObject& config, const ExpertNames& names, 
   ASSIGN_OR_RETURN(out.renormalise, config.boolean_or("norm_topk_prob", corrected));
   ASSIGN_OR_RETURN(out.factor, config.number_or("routed_scaling_factor", names.factor, 1e-9, 1e9));
   ASSIGN_OR_RETURN(const int64_t shared, config.integer_or("n_shared_experts", corrected ? 1 : 2, {1, 1024}));
-  out.shared_intermediate_size = shared * out.intermediate_size;
-  if (out.shared_intermediate_size > kMaxWidth)
-    return config.wrong("n_shared_experts", fmt::format("makes an MLP of {}; at most {}",
-                                                        out.shared_intermediate_size, kMaxWidth));
-  return {};
+  return set_shared(config, "n_shared_experts", shared, out);
+}
+
+// The class divides by the chosen ones' sum, or by "moe_norm_min" where that is more: shares of a softmax
+// never add up to as little as its default.
+Status read_shares_routing(const JsonObject& config, ExpertConfig& out) {
+  RETURN_IF_ERROR(must_be(config, "use_bias", false));
+  RETURN_IF_ERROR(must_be(config, "moe_norm_min", 1e-12));
+  RETURN_IF_ERROR(must_be(config, "num_experts_per_tok", out.chosen));
+  ASSIGN_OR_RETURN(const std::string gate, config.string_or("moe_gate", "topk"));
+  if (gate != "topk" && gate != "topk_fused")
+    return config.refused("moe_gate", "is " + gate.substr(0, 100) + "; supported are topk and topk_fused");
+  out.corrected = true;
+  ASSIGN_OR_RETURN(const int64_t shared, config.integer_or("moe_num_shared_experts", 2, {0, 1024}));
+  return set_shared(config, "moe_num_shared_experts", shared, out);
 }
 
 }  // namespace outrider

@@ -127,6 +127,13 @@ Result<std::vector<bool>> read_expert_layers(const JsonObject& config, const Fam
     ASSIGN_OR_RETURN(const int64_t dense, config.integer("first_k_dense_replace", {0, kMaxLayers}));
     return by_index(out, [&](int64_t i) { return i >= dense; });
   }
+  if (traits.experts != nullptr && traits.experts->layers_by_range) {
+    ASSIGN_OR_RETURN(const int64_t start, config.integer_or("moe_layer_start_index", 1, {0, kMaxLayers}));
+    ASSIGN_OR_RETURN(const int64_t end, config.integer_or("moe_layer_end_index", -1, {-1, kMaxLayers}));
+    ASSIGN_OR_RETURN(const int64_t interval, config.integer_or("moe_layer_interval", 1, {1, kMaxLayers}));
+    return by_index(
+        out, [&](int64_t i) { return i >= start && (end == -1 || i <= end) && (i + 1) % interval == 0; });
+  }
   if (traits.experts == nullptr || !traits.experts->may_skip_layers)
     return by_index(out, [&](int64_t) { return traits.experts != nullptr; });
   ASSIGN_OR_RETURN(const int64_t step, config.integer_or("decoder_sparse_step", 1, {1, kMaxLayers}));

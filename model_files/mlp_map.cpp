@@ -138,8 +138,12 @@ Result<ExpertSources> MlpMapper::mixture(const std::string& layer_prefix) const 
     to.router_bias = {bias};
   }
   if (config.corrected) {
+    const std::string name = prefix + std::string(names.correction);
+    const TensorInfo* info = files_.find(name);
+    const bool is_row = info != nullptr && info->shape.size() == 2;  // of a matrix, as Ernie's files have it
     ASSIGN_OR_RETURN(TensorPart correction,
-                     parts_.vector(prefix + std::string(names.correction), config.count, {0, config.count}));
+                     is_row ? parts_.matrix(name, {1, config.count}, {0, 1}, {0, config.count})
+                            : parts_.vector(name, config.count, {0, config.count}));
     to.correction = {correction};
   }
   const bool is_packed = names.packed && !files_.find(prefix + "experts.0.gate_proj.weight");
@@ -148,7 +152,7 @@ Result<ExpertSources> MlpMapper::mixture(const std::string& layer_prefix) const 
                      is_packed ? packed_expert(prefix + "experts.", i) : expert(prefix + "experts.", i));
     to.experts.push_back(std::move(sources));
   }
-  if (names.has_shared) {
+  if (names.has_shared && config.shared_intermediate_size > 0) {
     const std::string shared = prefix + std::string(names.shared);
     ASSIGN_OR_RETURN(to.shared, mlp({shared + "gate_proj", shared + "up_proj", shared + "down_proj"},
                                     config.shared_intermediate_size));

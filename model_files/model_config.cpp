@@ -91,7 +91,8 @@ Status read_biases(const JsonObject& config, const FamilyTraits& traits, ModelCo
   ASSIGN_OR_RETURN(const bool attention_bias,
                    config.boolean_or("attention_bias", traits.defaults.attention_bias));
   ASSIGN_OR_RETURN(const bool mlp_bias, config.boolean_or("mlp_bias", false));
-  if (attention_bias && traits.attention_bias == AttentionBias::kNone)
+  if (attention_bias &&
+      (traits.attention_bias == AttentionBias::kNone || traits.attention_bias == AttentionBias::kUseBias))
     return config.refused("attention_bias",
                           fmt::format("is true, but the attention of {} has no bias", traits.architecture));
   if (mlp_bias && !traits.reads_mlp_bias)
@@ -107,6 +108,10 @@ Status read_biases(const JsonObject& config, const FamilyTraits& traits, ModelCo
     ASSIGN_OR_RETURN(out.qkv_bias, config.boolean_or("qkv_bias", true));
   }
   out.mlp_bias = mlp_bias;
+  if (traits.attention_bias == AttentionBias::kUseBias) {
+    ASSIGN_OR_RETURN(out.qkv_bias, config.boolean_or("use_bias", false));
+    out.o_bias = out.mlp_bias = out.qkv_bias;
+  }
   ASSIGN_OR_RETURN(out.tie_word_embeddings, config.boolean_or("tie_word_embeddings", traits.defaults.tied));
   return {};
 }
@@ -156,15 +161,16 @@ Status read_activation(const JsonObject& config, const FamilyTraits& traits, Mod
 }
 
 // Refuses keys that mark a mixture of experts if the family is a dense one.
-Status refuse_experts(const JsonObject& config) {
+Status refuse_experts(const JsonObject& config, const FamilyTraits& traits) {
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"})
-    if (const json* value = config.find(key); value != nullptr && *value != 0)
+    if (const json* value = config.find(key);
+        value != nullptr && *value != 0 && !(*value == 1 && traits.reads(key)))
       return config.refused(key, "marks a mixture of experts, which this architecture is not");
   return {};
 }
 
 Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
-  if (traits.experts == nullptr) return refuse_experts(config);
+  if (traits.experts == nullptr) return refuse_experts(config, traits);
   const ExpertNames& names = *traits.experts;
   constexpr int64_t kMaxExperts = 4096;
   ExpertConfig experts;
@@ -176,13 +182,15 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
   ASSIGN_OR_RETURN(experts.count, config.integer(key, {1, kMaxExperts}));
   if (const json* value = config.find(other); value != nullptr && *value != experts.count)
     return config.wrong(other, "contradicts \"" + usual + "\"");
-  ASSIGN_OR_RETURN(experts.chosen, config.integer("num_experts_per_tok", {1, experts.count}));
+  ASSIGN_OR_RETURN(experts.chosen, config.integer(std::string(names.chosen_key), {1, experts.count}));
   ASSIGN_OR_RETURN(experts.intermediate_size, config.integer(std::string(names.size_key), {1, kMaxWidth}));
   if (const json* same = config.find("experts_per_token"); same != nullptr && *same != experts.chosen)
     return config.wrong("experts_per_token", "contradicts \"num_experts_per_tok\"");
   experts.biases = names.biases;
   if (names.routing == Routing::kCorrectedAlone) {
     RETURN_IF_ERROR(read_ungrouped_routing(config, experts));
+  } else if (names.routing == Routing::kCorrectedShares) {
+    RETURN_IF_ERROR(read_shares_routing(config, experts));
   } else if (names.routing != Routing::kLargest) {
     RETURN_IF_ERROR(read_grouped_routing(config, names, experts));
   }
@@ -292,6 +300,8 @@ std::string beyond_plain_layers(const ModelConfig& c) {
   if (c.scales != ModelScales{}) return "factors or caps on embeddings, residuals, scores or logits";
   if (c.rope.dims != 0 && c.rope.dims != c.head_dim) return "partly rotated heads";
   if (c.rope.amplitude != 1) return "a rotation with an amplitude";
+  if (c.rope.interleaved) return "a rotation of neighbouring dimensions";
+  if (c.norms_rotated) return "norms of q and k behind the rotation";
   return "";
 }
 
@@ -303,6 +313,7 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   out.norm_place = traits.norm_place;
   out.norm_adds_one = traits.norm_adds_one;
   out.qk_norm = traits.qk_norm;
+  out.norms_rotated = traits.norms_rotated;
   out.attention_sinks = traits.attention_sinks;
   if (traits.qk_norm_by_key) {
     ASSIGN_OR_RETURN(const bool norms, config.boolean_or("use_qk_norm", false));

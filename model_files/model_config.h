@@ -40,7 +40,10 @@ enum class ModelFamily : uint8_t {
   kOlmo3,
   kSeedOss,
   kGlm4Moe,
-  kMinimaxM2
+  kMinimaxM2,
+  kErnie45,
+  kErnie45Moe,
+  kHunyuanDense
 };
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
@@ -78,12 +81,19 @@ struct LongRopeScaling {
   bool operator==(const LongRopeScaling&) const = default;
 };
 
-using RopeScaling =
-    std::variant<std::monostate, Llama3RopeScaling, LinearRopeScaling, YarnRopeScaling, LongRopeScaling>;
+// Hunyuan: theta is multiplied by alpha^(d / (d - 2)), d being the number of rotated dimensions.
+struct NtkAlphaRopeScaling {
+  double alpha = 1;
+  bool operator==(const NtkAlphaRopeScaling&) const = default;
+};
+
+using RopeScaling = std::variant<std::monostate, Llama3RopeScaling, LinearRopeScaling, YarnRopeScaling,
+                                 LongRopeScaling, NtkAlphaRopeScaling>;
 
 struct RopeConfig {
   double theta = 10000;
   int64_t dims = 0;      // the first `dims` dimensions of a head are rotated; even; 0: all
+  bool interleaved = false;  // neighbours turn together, else halves
   double amplitude = 1;  // of cosine and sine
   double of_scores = 1;  // a factor of scores that YaRN brings; with latent attention only
   RopeScaling scaling;
@@ -167,6 +177,7 @@ struct ModelConfig {
   NormPlace norm_place = NormPlace::kBefore;
   bool norm_adds_one = false;      // a norm multiplies by 1 + weight
   QkNorm qk_norm = QkNorm::kNone;  // of q and k, before the rotation
+  bool norms_rotated = false;      // they are behind it
   ModelScales scales;
   bool tie_word_embeddings = false;  // the head is the embedding; there is no lm_head.weight
   bool qkv_bias = false;

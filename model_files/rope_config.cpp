@@ -24,6 +24,9 @@ using Keys = std::string_view;
 constexpr std::array kAlways =
     std::to_array<Keys>({"rope_type", "type", "rope_theta", "partial_rotary_factor"});
 constexpr std::array kFactorKeys = std::to_array<Keys>({"factor"});
+// Of Hunyuan. With "alpha", the class reads none of the others.
+constexpr std::array kAlphaKeys =
+    std::to_array<Keys>({"alpha", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"});
 constexpr std::array kLlama3Keys = std::to_array<Keys>(
     {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
 constexpr std::array kYarnKeys =
@@ -70,8 +73,9 @@ Result<std::optional<std::string>> read_rope_type(const JsonObject& rope, const 
 
 // Refuses keys that the rotation does not read, since they would be ignored silently.
 Status check_rope_keys(const JsonObject& rope, const std::optional<std::string>& type,
-                       const ModelConfig& out) {
-  const auto keys = type ? find_kind(*type)->keys : std::span<const Keys>();
+                       const FamilyTraits& traits, const ModelConfig& out) {
+  const bool has_alpha = traits.has_ntk_alpha && type == "dynamic";
+  const auto keys = has_alpha ? kAlphaKeys : type ? find_kind(*type)->keys : std::span<const Keys>();
   for (const auto& [key, value] : rope.members().items()) {
     if (value.is_null() || holds(kAlways, key) || holds(keys, key)) continue;
     if (key == "factor" && value == 1) continue;
@@ -82,6 +86,13 @@ Status check_rope_keys(const JsonObject& rope, const std::optional<std::string>&
                   : fmt::format("is {}, but there is no \"rope_type\"; add it, or remove the key", shown));
   }
   return {};
+}
+
+Result<RopeScaling> read_ntk_alpha(const JsonObject& rope, const ModelConfig& out) {
+  NtkAlphaRopeScaling scaling;
+  ASSIGN_OR_RETURN(scaling.alpha, rope.number("alpha", 1, kMaxFactor));
+  if (out.head_dim <= 2) return rope.wrong("alpha", "needs heads of more than two dimensions");
+  return RopeScaling(scaling);
 }
 
 Result<RopeScaling> read_llama3(const JsonObject& rope) {
@@ -182,7 +193,7 @@ Status read_turning_dims(const JsonObject& object, const FamilyTraits& traits, c
 Status read_rotation(const JsonObject& config, const JsonObject& rope, const FamilyTraits& traits,
                      ModelConfig& out, RopeConfig& to) {
   ASSIGN_OR_RETURN(const auto type, read_rope_type(rope, traits));
-  RETURN_IF_ERROR(check_rope_keys(rope, type, out));
+  RETURN_IF_ERROR(check_rope_keys(rope, type, traits, out));
   RETURN_IF_ERROR(read_turning_dims(rope, traits, out, to));
   if (rope.has("rope_theta")) {
     ASSIGN_OR_RETURN(to.theta, rope.number("rope_theta", 1, 1e12));
@@ -193,6 +204,8 @@ Status read_rotation(const JsonObject& config, const JsonObject& rope, const Fam
     LinearRopeScaling linear;
     ASSIGN_OR_RETURN(linear.factor, rope.number("factor", 1, kMaxFactor));
     to.scaling = linear;
+  } else if (type == "dynamic" && traits.has_ntk_alpha && rope.has("alpha")) {
+    ASSIGN_OR_RETURN(to.scaling, read_ntk_alpha(rope, out));
   } else if (type == "dynamic") {  // changes nothing within max_position_embeddings, where texts end here
     RETURN_IF_ERROR(rope.number("factor", 1, kMaxFactor).status());
   } else if (type == "yarn") {
@@ -272,7 +285,7 @@ Status read_one_rotation(const JsonObject& config, const FamilyTraits& traits, M
     if (!rope) continue;
     if (is_by_layer_type(*rope))
       return config.refused(key, "differ by layer type; one rotation for all layers is supported");
-    RopeConfig read{.theta = out.rope.theta, .dims = out.rope.dims};
+    RopeConfig read = out.rope;
     ModelConfig sizes = out;
     sizes.max_position_embeddings = positions;
     RETURN_IF_ERROR(read_rotation(config, *rope, traits, sizes, read));
@@ -299,6 +312,7 @@ Status read_one_rotation(const JsonObject& config, const FamilyTraits& traits, M
 
 Status read_rope(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
   out.rope = {.theta = traits.defaults.rope_theta, .dims = out.latent ? out.latent->rope_dim : out.head_dim};
+  out.rope.interleaved = traits.rotates_neighbours;
   out.local_rope = {.dims = out.head_dim};
   if (traits.defaults.rotated_share != 1)
     out.rope.dims =

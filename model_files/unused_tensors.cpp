@@ -94,11 +94,11 @@ bool is_of_quantised_weights(const TensorInfo& tensor) {
          (!is_weight_dtype(tensor.dtype) && tensor.name.ends_with(".weight"));
 }
 
-// Modules of multi-token prediction, as Qwen, MiMo and DeepSeek name them: the last as layers behind the last
-// one.
+// Modules of multi-token prediction, as Qwen, MiMo, Ernie and DeepSeek name them: the last as layers behind
+// the last one.
 bool is_for_drafts(std::string_view name, int64_t layers) {
   constexpr std::string_view kLayers = "model.layers.";
-  if (name.starts_with("mtp.") || name.starts_with("model.mtp_layers.")) return true;
+  if (name.starts_with("mtp.") || name.starts_with("model.mtp_")) return true;
   if (!name.starts_with(kLayers)) return false;
   int64_t layer = 0;
   const char* const end = name.data() + name.size();

@@ -153,10 +153,12 @@ Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const 
   }
   if (config_.qk_norm != QkNorm::kNone) {
     const bool whole = config_.qk_norm == QkNorm::kWhole;
-    ASSIGN_OR_RETURN(TensorPart q_norm, parts_.vector(prefix + "q_norm.weight", whole ? config_.q_size() : d,
-                                                      whole ? q : IndexRange{0, d}));
-    ASSIGN_OR_RETURN(TensorPart k_norm, parts_.vector(prefix + "k_norm.weight", whole ? config_.kv_size() : d,
-                                                      whole ? kv : IndexRange{0, d}));
+    ASSIGN_OR_RETURN(TensorPart q_norm,
+                     parts_.vector(prefix + std::string(traits_.q_norm) + ".weight",
+                                   whole ? config_.q_size() : d, whole ? q : IndexRange{0, d}));
+    ASSIGN_OR_RETURN(TensorPart k_norm,
+                     parts_.vector(prefix + std::string(traits_.k_norm) + ".weight",
+                                   whole ? config_.kv_size() : d, whole ? kv : IndexRange{0, d}));
     to.q_norm = {q_norm};
     to.k_norm = {k_norm};
   }

@@ -52,17 +52,20 @@ float sum_of_squares(std::span<const float> part, std::span<const int64_t> leaf_
 // part[i] *= weight[i] / sqrt(mean_square + epsilon)
 void norm_part(std::span<float> part, std::span<const float> weight, float mean_square, float epsilon);
 
-// Rotary embedding (Su et al. 2021), halves convention: pair (i, i + d/2) turns by position * frequency[i].
+// Rotary embedding (Su et al. 2021): pair i, dimensions (i, i + d/2) or neighbours (2i, 2i + 1), turns by
+// position * frequency[i].
 class RopeTable {
  public:
   RopeTable() = default;
   // frequencies: one per pair, of the head's first dimensions; amplitude: of cosine and sine.
-  RopeTable(std::span<const float> frequencies, int64_t positions, float amplitude = 1);
+  RopeTable(std::span<const float> frequencies, int64_t positions, float amplitude = 1,
+            bool interleaved = false);
   // Rotates one head in place.
   void rotate(std::span<float> head, int64_t position) const;
 
  private:
   int64_t pairs_ = 0;
+  bool interleaved_ = false;  // neighbours turn together
   Buffer<float> cos_, sin_;  // [positions, pairs]
 };
 

@@ -218,8 +218,11 @@ void add_bias(TensorView<float, 2> x, std::span<const float> bias) {
     HWY_DYNAMIC_DISPATCH(add_row)(x.data() + m * x.stride(0), bias.data(), static_cast<int64_t>(bias.size()));
 }
 
-RopeTable::RopeTable(std::span<const float> frequencies, int64_t positions, float amplitude)
-    : pairs_(static_cast<int64_t>(frequencies.size())), cos_(positions * pairs_), sin_(positions * pairs_) {
+RopeTable::RopeTable(std::span<const float> frequencies, int64_t positions, float amplitude, bool interleaved)
+    : pairs_(static_cast<int64_t>(frequencies.size())),
+      interleaved_(interleaved),
+      cos_(positions * pairs_),
+      sin_(positions * pairs_) {
   for (int64_t p = 0; p < positions; ++p)
     for (int64_t i = 0; i < pairs_; ++i) {
       // The reference implementation rounds the angle to fp32 before the cosine; at long contexts that is
@@ -234,6 +237,14 @@ void RopeTable::rotate(std::span<float> head, int64_t position) const {
   const float* c = cos_.data() + position * pairs_;
   const float* s = sin_.data() + position * pairs_;
   float* low = head.data();
+  if (interleaved_) {
+    for (int64_t i = 0; i < pairs_; ++i) {
+      const float a = low[2 * i], b = low[2 * i + 1];
+      low[2 * i] = a * c[i] - b * s[i];
+      low[2 * i + 1] = b * c[i] + a * s[i];
+    }
+    return;
+  }
   float* high = head.data() + pairs_;
   for (int64_t i = 0; i < pairs_; ++i) {
     const float a = low[i], b = high[i];

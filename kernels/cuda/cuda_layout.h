@@ -154,14 +154,19 @@ OUTRIDER_SHARED_CODE inline float tree_sum(float (&values)[kMaxSlices], int coun
   return values[0];
 }
 
-// Which dimensions of a head turn together: i and turned + i, for i < turned. Those behind them stay, and go
-// in pairs, too.
+// Which dimensions of a head turn together: i and turned + i, for i < turned, or neighbours. Those behind
+// them stay, and go in pairs, too.
 struct HeadPairs {
   int32_t turned = 0;
   int32_t all = 0;  // half of head_dim
+  bool interleaved = false;
 
-  OUTRIDER_SHARED_CODE int32_t low(int32_t i) const { return i < turned ? i : turned + i; }
-  OUTRIDER_SHARED_CODE int32_t high(int32_t i) const { return i < turned ? turned + i : all + i; }
+  OUTRIDER_SHARED_CODE int32_t low(int32_t i) const {
+    return interleaved ? 2 * i : i < turned ? i : turned + i;
+  }
+  OUTRIDER_SHARED_CODE int32_t high(int32_t i) const {
+    return interleaved ? 2 * i + 1 : i < turned ? turned + i : all + i;
+  }
 };
 
 // The first position that a row attends to, its own being the last; a window of 0 is the whole text.

@@ -138,6 +138,8 @@ struct RopeArguments {
   const float* squares = nullptr;  // [rows, 2]: over all ranks, of all of q and k, as sum_squares has them
   int64_t q_size = 0, k_size = 0;  // then: of the whole model
   int32_t turned = 0;              // pairs of dimensions that turn (HeadPairs)
+  bool interleaved = false;        // neighbours turn together
+  bool norms_rotated = false;      // every head is normalised behind its rotation
   const float* cosines = nullptr;  // [positions, turned]
   const float* sines = nullptr;
   float epsilon = 0;

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t m = exists ? unit / heads : 0;
   const int h = static_cast<int>(unit % heads), lane = static_cast<int>(threadIdx.x % kWarp);
   const int d = layer.head_dim;
-  const HeadPairs pairs{a.turned, d / 2};
+  const HeadPairs pairs{a.turned, d / 2, a.interleaved};
   const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + layer.kv_heads;
   float* head = a.qkv + unit * d;
   // As in attention: written several kernels ago, but perhaps after this multiprocessor last read it.
@@ -181,6 +181,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int l = pairs.low(i), u = pairs.high(i);
     low[j] = a.bias ? head[l] + a.bias[h * d + l] : head[l];
     high[j] = a.bias ? head[u] + a.bias[h * d + u] : head[u];
+    if (a.norms_rotated && !is_v && i < a.turned) {
+      const float turned = low[j] * cosines[j] - high[j] * sines[j];
+      high[j] = high[j] * cosines[j] + low[j] * sines[j];
+      low[j] = turned;
+    }
     squares = fmaf(high[j], high[j], fmaf(low[j], low[j], squares));
   }
   const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
@@ -215,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       x = x * scale * norm[l];
       y = y * scale * norm[u];
     }
-    if (!is_v && i < a.turned) {
+    if (!a.norms_rotated && !is_v && i < a.turned) {
       const float turned = x * cosines[j] - y * sines[j];
       y = y * cosines[j] + x * sines[j];
       x = turned;

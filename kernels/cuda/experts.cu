@@ -81,6 +81,13 @@ __device__ __forceinline__ void choose(const ExpertChoices& a, const Scores& s, 
     if (e < a.experts) sum = sum + (a.is_sigmoid ? s.logits[e] : expf(s.logits[e] - max));
   }
   const float total = sum_of_warp(sum);
+  if (a.correction && !a.is_sigmoid) {  // corrections are added to shares; such routers have no groups
+    OUTRIDER_UNROLL
+    for (int j = 0; j < kEach; ++j) {
+      const int e = lane + j * kLanes;
+      if (e < a.experts) left[j] = expf(s.logits[e] - max) / total + a.correction[e];
+    }
+  }
   float chosen = a.is_sigmoid ? 1e-20f : 0.0f;
   for (int k = 0; k < a.chosen; ++k) {
     best = -INFINITY;

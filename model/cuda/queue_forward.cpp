@@ -143,6 +143,8 @@ void CudaModel::queue_projections(int64_t layer, const KvLayer& kv, int64_t rows
                     .q_size = config_.q_size(),
                     .k_size = config_.kv_size(),
                     .turned = kind == LayerRope::kNone ? 0 : rope.turned,
+                    .interleaved = rope.interleaved,
+                    .norms_rotated = config_.norms_rotated,
                     .cosines = rope.cosines.data(),
                     .sines = rope.sines.data(),
                     .epsilon = static_cast<float>(config_.rms_norm_eps)});

@@ -33,6 +33,7 @@ RopeTables rope_tables(const ModelConfig& config, LayerRope rope, int64_t positi
   const auto frequencies = rope_frequencies(of, config.head_dim);
   const auto amplitude = static_cast<float>(of.amplitude);
   return {.turned = static_cast<int32_t>(frequencies.size()),
+          .interleaved = of.interleaved,
           .cosines = table_of(frequencies, positions, &std::cos, amplitude, stream),
           .sines = table_of(frequencies, positions, &std::sin, amplitude, stream)};
 }

@@ -8,6 +8,7 @@ namespace outrider::cuda {
 
 struct RopeTables {
   int32_t turned = 0;                  // pairs of dimensions; 0: nothing turns
+  bool interleaved = false;            // neighbours turn together
   DeviceBuffer<float> cosines, sines;  // [positions, turned]
 };
 

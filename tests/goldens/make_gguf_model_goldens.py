@@ -50,6 +50,11 @@ CASES = {
     "olmo3": {}, "seed-oss": {},
     # The converter reads what published files have.
     "minimax-m2": {"rotary_dim": 6, "partial_rotary_factor": None, "scoring_func": "sigmoid"},
+    "ernie45": {},
+    # Layers with experts have no end.
+    "ernie45-moe": {"num_hidden_layers": 3, "moe_layer_end_index": None},
+    # The converter takes published lengths alone.
+    "hunyuan": {"max_position_embeddings": 32768},
     # A module of multi-token prediction stands behind the last layer.
     "glm4-moe": {"num_nextn_predict_layers": 1},
 }

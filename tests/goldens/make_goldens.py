@@ -25,9 +25,9 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
-                          DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+                          DeepseekV3ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
                           Glm4MoeConfig, Glm4MoeForCausalLM,
-                          GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config,
                           Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
@@ -153,6 +153,13 @@ NEWER_MODELS = {
                    dict(TINY, num_hidden_layers=1, num_key_value_heads=2, head_dim=12, intermediate_size=20, num_local_experts=7,
                         num_experts_per_tok=3),
                    {**PLAIN, "partial_rotary_factor": 0.5}),
+    "ernie45": (Ernie4_5ForCausalLM, Ernie4_5Config, dict(TINY, num_key_value_heads=2, head_dim=12, use_bias=True), PLAIN),
+    # The first and the last layer have no experts. Corrections are as large as shares.
+    "ernie45-moe": (Ernie4_5_MoeForCausalLM, Ernie4_5_MoeConfig,
+                     dict(TINY, num_hidden_layers=4, num_key_value_heads=2, moe_num_experts=7, moe_k=3, moe_intermediate_size=20,
+                          moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2, tie_word_embeddings=True), PLAIN),
+    "hunyuan": (HunYuanDenseV1ForCausalLM, HunYuanDenseV1Config, dict(TINY, num_key_value_heads=2, head_dim=10),
+                {**PLAIN, "rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}),
 }
 NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3"}  # config.json of transformers 5; the others as older versions wrote it
 GREEDY_STEPS = 24
@@ -167,6 +174,8 @@ def random_weights(model, seed):
         noise = torch.randn(tensor.shape, generator=generator)
         if "norm" in name:  # Gemma's classes add the 1 themselves
             tensor.data = 0.3 * noise + (0.0 if "gemma" in model.config.model_type else 1.0)
+        elif name.endswith("e_score_correction_bias"):
+            tensor.data = 0.2 * noise
         elif name.endswith("bias"):
             tensor.data = 0.3 * noise
         elif name.endswith("sinks"):

@@ -251,7 +251,9 @@ TEST_F(CudaOps, ExpertsAreChosenAsOnTheHost) {
       {{.renormalise = false, .groups = 5, .groups_chosen = 2, .factor = 1.5f}, false, false},
       {{.score = RouterScore::kSigmoid}, false, false},
       {{.score = RouterScore::kSigmoid, .groups = 9, .groups_chosen = 4, .factor = 2.5f}, true, false},
-      {{.renormalise = false, .score = RouterScore::kSigmoid, .groups = 3, .groups_chosen = 1}, true}};
+      {{.renormalise = false, .score = RouterScore::kSigmoid, .groups = 3, .groups_chosen = 1}, true},
+      {{.renormalise = true}, true, false},
+      {{.renormalise = false}, true}};
   for (size_t c = 0; c < cases.size(); ++c) {
     const auto& [rule, is_corrected, is_gated] = cases[c];
     DeviceBuffer<float> weights(kRows * (kExperts + 1));

@@ -63,6 +63,11 @@ TEST(CudaLayout, PairsTakeEveryDimensionOfAHeadOnce) {
     }
     EXPECT_EQ(hits, std::vector<int>(12, 1)) << turned;
   }
+  const HeadPairs neighbours{.turned = 2, .all = 6, .interleaved = true};
+  for (int32_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(neighbours.low(i), 2 * i);
+    EXPECT_EQ(neighbours.high(i), 2 * i + 1);
+  }
 }
 
 TEST(CudaLayout, ExpertsLieSideBySideInEveryLeaf) {

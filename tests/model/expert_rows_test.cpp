@@ -73,6 +73,24 @@ TEST(ChooseExperts, CorrectedSigmoidsInGroups) {
       << "without its correction";
 }
 
+// As Ernie 4.5 chooses: corrections are added to shares, and a corrected expert need not have the largest
+// logit.
+TEST(ChooseExperts, CorrectedShares) {
+  std::vector<float> logits{3, 1, -2, 2};
+  const std::vector<float> scores = logits, corrections{-1, 0, 0.5f, 0};
+  double sum = 0;
+  for (const float logit : scores) sum += std::exp(static_cast<double>(logit));
+  std::vector<ExpertChoice> choices(2);
+  choose_experts(logits, {}, corrections, choices);
+  EXPECT_EQ(ids_of(choices), (std::vector<int32_t>{2, 3})) << "of 0.66 - 1, 0.09, 0.004 + 0.5, 0.24";
+  const double chosen = std::exp(-2) + std::exp(2);
+  EXPECT_NEAR(static_cast<double>(choices[0].weight), std::exp(-2) / chosen, 1e-6);
+  EXPECT_NEAR(static_cast<double>(choices[1].weight), std::exp(2) / chosen, 1e-6);
+  logits = scores;
+  choose_experts(logits, {.renormalise = false}, corrections, choices);
+  EXPECT_NEAR(static_cast<double>(choices[1].weight), std::exp(2) / sum, 1e-6);
+}
+
 TEST(ChooseExperts, TheBestGroupsByTheirBestExpert) {
   std::vector<float> logits{5, 1, 4, 4, 3, 3};
   const RoutingRule rule{.renormalise = false, .groups = 3, .groups_chosen = 1, .factor = 2};

@@ -49,7 +49,7 @@ std::vector<json> families() {
     if (traits.windows != Windows::kNone) config["sliding_window"] = nullptr;
     if (traits.experts != nullptr)
       config.update(
-          {{traits.experts->count_key, 4}, {"num_experts_per_tok", 2}, {traits.experts->size_key, 96}});
+          {{traits.experts->count_key, 4}, {traits.experts->chosen_key, 2}, {traits.experts->size_key, 96}});
     if (traits.experts != nullptr && traits.experts->has_shared && traits.experts->shared_is_gated)
       config["shared_expert_intermediate_size"] = 64;
     if (traits.latent_attention)
@@ -474,6 +474,46 @@ TEST(ModelConfig, Deepseek) {
   expect_refused(with(v2, {{"norm_topk_prob", true}}), "norm_topk_prob", "true");
   expect_refused(with(v2, {{"rope_interleave", false}}), "rope_interleave", "false");
   expect_refused(with(llama(), {{"kv_lora_rank", 32}}), "kv_lora_rank", "32");
+}
+
+TEST(ModelConfig, Ernie45HasBiasesByKeyAndExpertsInARange) {
+  const json dense = family(ModelFamily::kErnie45), moe = family(ModelFamily::kErnie45Moe);
+  const auto biased = read(with(dense, {{"use_bias", true}, {"architectures", {"Ernie4_5_ForCausalLM"}}}));
+  ASSERT_TRUE(biased.ok()) << biased.status().message();
+  EXPECT_TRUE(biased->qkv_bias && biased->o_bias && biased->mlp_bias && biased->rope.interleaved);
+  EXPECT_FALSE(read(dense)->qkv_bias);
+  expect_refused(with(dense, {{"attention_bias", true}}), "attention_bias", "no bias");
+  const auto config = read(with(moe, {{"num_hidden_layers", 6},
+                                      {"moe_layer_start_index", 1},
+                                      {"moe_layer_end_index", 4},
+                                      {"moe_layer_interval", 2},
+                                      {"moe_num_shared_experts", 0}}));
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  for (const int64_t i : {0, 1, 2, 3, 4, 5}) EXPECT_EQ(config->layer(i).has_experts, i == 1 || i == 3) << i;
+  EXPECT_EQ(config->experts->shared_intermediate_size, 0);
+  EXPECT_EQ(read(moe)->experts->shared_intermediate_size, 2 * 96);
+  EXPECT_TRUE(read(moe)->experts->corrected);
+  EXPECT_EQ(read(moe)->experts->score, RouterScore::kSoftmax);
+  expect_refused(with(moe, {{"use_bias", true}}), "use_bias", "true");
+  expect_refused(with(moe, {{"moe_norm_min", 0.5}}), "moe_norm_min", "0.5");
+  expect_refused(with(moe, {{"moe_gate", "hash"}}), "moe_gate", "hash");
+}
+
+// As tencent/Hunyuan-7B-Instruct has it.
+TEST(ModelConfig, HunyuanSlowsRotationsByAlpha) {
+  const json hunyuan = family(ModelFamily::kHunyuanDense);
+  const json rope{{"alpha", 1000.0}, {"beta_fast", 32},   {"beta_slow", 1},       {"factor", 1.0},
+                  {"mscale", 1.0},   {"type", "dynamic"}, {"mscale_all_dim", 1.0}};
+  const auto config = read(
+      with(hunyuan, {{"rope_scaling", rope}, {"num_experts", 1}, {"use_qk_norm", true}, {"use_cla", false}}));
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->rope.scaling, RopeScaling(NtkAlphaRopeScaling{1000}));
+  EXPECT_TRUE(config->norms_rotated);
+  expect_refused(with(hunyuan, {{"num_experts", 2}}), "num_experts", "mixture");
+  expect_refused(with(hunyuan, {{"use_cla", true}}), "use_cla", "true");
+  expect_refused(with(hunyuan, {{"use_qk_norm", false}}), "use_qk_norm", "false");
+  expect_refused(with(hunyuan, {{"norm_type", "layer"}}), "norm_type", "layer");
+  expect_refused(with(llama(), {{"rope_scaling", rope}}), "alpha", "dynamic");
 }
 
 // As mistralai/Mistral-Small-3.1-24B and google/gemma-3-4b-it have it, with smaller sizes.

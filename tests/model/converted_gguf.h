@@ -1,0 +1,299 @@
+// GGUF files as llama.cpp's converter writes them: the header from tests/goldens/gguf_models
+// (make_gguf_model_goldens.py), the numbers from the weights of the converted model.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model_files/gguf_architecture.h"
+#include "model_files/gguf_file.h"
+#include "tests/model/tensors_to_change.h"
+#include "tests/support/source_dir.h"
+
+namespace outrider::testing {
+
+using nlohmann::json;
+
+inline std::filesystem::path gguf_goldens() { return source_dir() / "tests/goldens/gguf_models"; }
+
+// What the converter could not say, and sums of its tensors, of every model.
+inline json gguf_cases() {
+  static const json all = json::parse(std::ifstream(gguf_goldens() / "cases.json"));
+  return all;
+}
+
+// As zlib's.
+inline uint32_t crc32(std::string_view bytes) {
+  uint32_t sum = ~0u;
+  for (const char byte : bytes) {
+    sum ^= static_cast<uint8_t>(byte);
+    for (int i = 0; i < 8; ++i) sum = sum >> 1 ^ (sum & 1 ? 0xedb88320u : 0);
+  }
+  return ~sum;
+}
+
+// Numbers of a model's tensor, in its own shape.
+struct Numbers {
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+
+  int64_t rows() const { return shape.front(); }
+  int64_t width() const { return static_cast<int64_t>(values.size()) / rows(); }
+  // Rows in another order: the new row i is the old row order(i).
+  template <class Order>
+  Numbers with_rows(int64_t count, Order order) const {
+    Numbers out{shape, {}};
+    out.shape.front() = count;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto from = values.begin() + order(i) * width();
+      out.values.insert(out.values.end(), from, from + width());
+    }
+    return out;
+  }
+  Numbers transposed() const {
+    Numbers out{{width(), rows()}, {}};
+    for (int64_t c = 0; c < width(); ++c)
+      for (int64_t r = 0; r < rows(); ++r) out.values.push_back(values[static_cast<size_t>(r * width() + c)]);
+    return out;
+  }
+};
+
+// The tensors that the converter writes, computed from the weights of the model.
+class Converted {
+ public:
+  Converted(const std::filesystem::path& directory, const json& config, const GgufArchitecture& architecture)
+      : weights_(directory / "model.safetensors"), config_(config), architecture_(architecture) {}
+
+  std::vector<float> numbers(const std::string& name) const {
+    if (name == "rope_freqs.weight") return llama3_factors();
+    if (name == "rope_factors_long.weight") return config_["rope_scaling"]["long_factor"];
+    if (name == "rope_factors_short.weight") return config_["rope_scaling"]["short_factor"];
+    for (const auto& [from, to] : {std::pair{"token_embd.weight", "model.embed_tokens.weight"},
+                                   {"output.weight", "lm_head.weight"},
+                                   {"output_norm.weight", "model.norm.weight"}})
+      if (name == from) return finished(to, get(to));
+    const size_t layer_end = name.find('.', 4), kind = name.rfind('.');
+    const std::string part = name.substr(layer_end + 1, kind - layer_end - 1);
+    if (part.starts_with("nextn.")) return of_module(part);
+    // A module of multi-token prediction, behind the last layer, has the layer's numbers.
+    const int64_t layer =
+        std::min(std::stol(name.substr(4)), config_["num_hidden_layers"].get<int64_t>() - 1);
+    return of_layer("model.layers." + std::to_string(layer) + ".", part, name.substr(kind));
+  }
+
+ private:
+  Numbers get(const std::string& name) const {
+    const auto found = weights_.tensors.find(name);
+    EXPECT_TRUE(found != weights_.tensors.end()) << name;
+    if (found == weights_.tensors.end()) return {{1}, {0}};
+    EXPECT_EQ(found->second.dtype, "F32") << name;
+    Numbers out{found->second.shape, std::vector<float>(found->second.bytes.size() / sizeof(float))};
+    std::memcpy(out.values.data(), found->second.bytes.data(), found->second.bytes.size());
+    return out;
+  }
+  // As make_gguf_model_goldens.py makes it of the model's own numbers.
+  std::vector<float> of_module(const std::string& part) const {
+    if (part == "nextn.embed_tokens") return get("model.embed_tokens.weight").values;
+    if (part == "nextn.shared_head_head") return get("lm_head.weight").values;
+    if (part != "nextn.eh_proj") return get("model.norm.weight").values;
+    const Numbers rows = get("model.embed_tokens.weight");
+    return rows.with_rows(2 * rows.width(), [](int64_t i) { return i; }).transposed().values;
+  }
+  bool has(const std::string& name) const { return weights_.tensors.contains(name); }
+
+  // Gemma's norms with 1 added; rows of q and k in pairs.
+  std::vector<float> finished(const std::string& name, Numbers numbers) const {
+    if (architecture_.norms_hold_one && name.ends_with("norm.weight"))
+      for (float& value : numbers.values) value += 1;
+    const bool is_q = name.find(".q_proj.") != name.npos, is_k = name.find(".k_proj.") != name.npos;
+    if (!architecture_.pairs_rows || (!is_q && !is_k)) return numbers.values;
+    const int64_t heads = config_[is_q ? "num_attention_heads" : "num_key_value_heads"],
+                  head = numbers.rows() / heads;
+    return numbers
+        .with_rows(numbers.rows(),
+                   [&](int64_t i) { return i / head * head + i % head / 2 + i % 2 * (head / 2); })
+        .values;
+  }
+
+  std::vector<float> of_layer(const std::string& layer, const std::string& part,
+                              const std::string& kind) const {
+    if (part.ends_with("_exps")) return experts(layer, part, kind);
+    if (part == "attn_k_b" || part == "attn_v_b") return of_latent(layer, part == "attn_k_b");
+    const std::string mlp_norm = has(layer + "pre_feedforward_layernorm.weight") ? "pre_feedforward_layernorm"
+                                                                                 : "post_attention_layernorm";
+    const std::map<std::string, std::string> names{
+        {"attn_norm", "input_layernorm"},
+        {"ffn_norm", mlp_norm},
+        {"post_attention_norm", "post_attention_layernorm"},
+        {"post_ffw_norm", "post_feedforward_layernorm"},
+        {"attn_q", "self_attn.q_proj"},
+        {"attn_k", "self_attn.k_proj"},
+        {"attn_v", "self_attn.v_proj"},
+        {"attn_qkv", "self_attn.qkv_proj"},
+        {"attn_output", "self_attn.o_proj"},
+        {"attn_q_norm",
+         has(layer + "self_attn.query_layernorm.weight") ? "self_attn.query_layernorm" : "self_attn.q_norm"},
+        {"attn_k_norm",
+         has(layer + "self_attn.key_layernorm.weight") ? "self_attn.key_layernorm" : "self_attn.k_norm"},
+        {"attn_q_a", "self_attn.q_a_proj"},
+        {"attn_q_a_norm", "self_attn.q_a_layernorm"},
+        {"attn_q_b", "self_attn.q_b_proj"},
+        {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
+        {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+        {"ffn_gate", "mlp.gate_proj"},
+        {"ffn_up", has(layer + "mlp.gate_up_proj.weight") ? "mlp.gate_up_proj" : "mlp.up_proj"},
+        {"ffn_down", "mlp.down_proj"},
+        {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+        {"ffn_gate_shexp", shared() + "gate_proj"},
+        {"ffn_up_shexp", shared() + "up_proj"},
+        {"ffn_down_shexp", shared() + "down_proj"},
+        {"ffn_gate_inp", router(layer)}};
+    if (part == "attn_sinks") return get(layer + "self_attn.sinks").values;
+    if (part == "exp_probs_b") {
+      for (const char* block : {"block_sparse_moe.", "mlp.moe_statics."})
+        if (const std::string found = layer + block + "e_score_correction_bias"; has(found))
+          return get(found).values;
+      return get(layer + "mlp.gate.e_score_correction_bias").values;
+    }
+    const auto found = names.find(part);
+    EXPECT_TRUE(found != names.end()) << part;
+    const std::string name = layer + found->second + kind;
+    return finished(name, get(name));
+  }
+  std::string shared() const {
+    return config_["model_type"] == "qwen2_moe" ? "mlp.shared_expert." : "mlp.shared_experts.";
+  }
+  std::string router(const std::string& layer) const {
+    for (const char* name : {"mlp.gate", "mlp.router", "block_sparse_moe.gate"})
+      if (has(layer + name + ".weight")) return name;
+    return "";
+  }
+
+  // All experts, one after the other.
+  std::vector<float> experts(const std::string& layer, const std::string& part,
+                             const std::string& kind) const {
+    const bool is_down = part.starts_with("ffn_down"), is_up = part.starts_with("ffn_up");
+    std::vector<float> out;
+    const auto add = [&](const Numbers& numbers) {
+      out.insert(out.end(), numbers.values.begin(), numbers.values.end());
+    };
+    if (has(layer +
+            "mlp.experts.down_proj")) {  // gpt-oss: [experts, inputs, outputs], gates and ups in turns
+      const std::string whole = layer + "mlp.experts." + (is_down ? "down_proj" : "gate_up_proj");
+      const Numbers all = get(kind == ".bias" ? whole + "_bias" : whole);
+      const auto count = static_cast<size_t>(all.shape[0]), size = all.values.size() / count;
+      for (size_t e = 0; e < count; ++e) {
+        const auto from = all.values.begin() + static_cast<ptrdiff_t>(e * size);
+        Numbers one{{all.shape.begin() + 1, all.shape.end()}, {from, from + static_cast<ptrdiff_t>(size)}};
+        if (kind != ".bias") one = one.transposed();
+        if (!is_down) one = one.with_rows(one.rows() / 2, [&](int64_t i) { return 2 * i + is_up; });
+        add(one);
+      }
+      return out;
+    }
+    const bool is_mixtral = has(layer + "block_sparse_moe.gate.weight");
+    const std::string name = is_mixtral ? (is_down ? "w2"
+                                           : is_up ? "w3"
+                                                   : "w1")
+                                        : (is_down ? "down_proj"
+                                           : is_up ? "up_proj"
+                                                   : "gate_proj");
+    for (int e = 0;; ++e) {
+      const std::string one = layer + (is_mixtral ? "block_sparse_moe" : "mlp") + ".experts." +
+                              std::to_string(e) + "." + name + kind;
+      if (!has(one)) return out;
+      add(get(one));
+    }
+  }
+
+  // Half of kv_b_proj of every head: what makes keys, transposed, or values.
+  std::vector<float> of_latent(const std::string& layer, bool keys) const {
+    const Numbers both = get(layer + "self_attn.kv_b_proj.weight");
+    const int64_t nope = config_["qk_nope_head_dim"], value = config_["v_head_dim"], each = nope + value;
+    std::vector<float> out;
+    for (int64_t h = 0; h < both.rows() / each; ++h) {
+      Numbers half =
+          both.with_rows(keys ? nope : value, [&](int64_t i) { return h * each + (keys ? i : nope + i); });
+      if (keys) half = half.transposed();
+      out.insert(out.end(), half.values.begin(), half.values.end());
+    }
+    return out;
+  }
+
+  std::vector<float> llama3_factors() const {
+    const json& rope = config_.contains("rope_scaling") && config_["rope_scaling"].is_object()
+                           ? config_["rope_scaling"]
+                           : config_["rope_parameters"];
+    const double theta = config_.contains("rope_theta") ? config_["rope_theta"] : rope["rope_theta"];
+    const int64_t head =
+        config_["hidden_size"].get<int64_t>() / config_["num_attention_heads"].get<int64_t>();
+    const double trained = rope["original_max_position_embeddings"], low = rope["low_freq_factor"],
+                 high = rope["high_freq_factor"], factor = rope["factor"];
+    std::vector<float> out;
+    for (int64_t i = 0; i < head; i += 2) {  // the converter's own steps, in fp32
+      const float frequency =
+          1.0f / std::pow(static_cast<float>(theta), static_cast<float>(i) / static_cast<float>(head));
+      const float wavelength = static_cast<float>(2 * M_PI) / frequency;
+      const double smooth = (trained / static_cast<double>(wavelength) - low) / (high - low);
+      out.push_back(static_cast<float>(static_cast<double>(wavelength) < trained / high ? 1
+                                       : static_cast<double>(wavelength) > trained / low
+                                           ? factor
+                                           : 1 / ((1 - smooth) / factor + smooth)));
+    }
+    return out;
+  }
+
+  const TensorsToChange weights_;
+  const json& config_;
+  const GgufArchitecture& architecture_;
+};
+
+// The bytes of the file that the converter makes of the model in `directory`, whose config.json is `config`.
+inline std::string converted_gguf(const std::string& name, const std::filesystem::path& directory,
+                                  const json& config) {
+  std::ifstream in(gguf_goldens() / (name + ".head"), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const size_t head = bytes.size();
+  bytes.resize(size_t{4} << 20);  // more than the header of any file
+  const auto content = parse_gguf(std::as_bytes(std::span(bytes)), "head");
+  EXPECT_TRUE(content.ok()) << content.status().message();
+  const auto architecture = gguf_architecture_of(*content, "head");
+  EXPECT_TRUE(architecture.ok()) << architecture.status().message();
+  const json sums = gguf_cases()[name]["sums"];
+  const Converted converted(directory, config, **architecture);
+  size_t end = head;
+  for (const TensorInfo& tensor : content->tensors) {
+    const std::vector<float> numbers = converted.numbers(tensor.name);
+    EXPECT_EQ(numbers.size() * sizeof(float), tensor.data.size()) << tensor.name;
+    if (numbers.size() * sizeof(float) != tensor.data.size()) return "";
+    const auto at = static_cast<size_t>(reinterpret_cast<const char*>(tensor.data.data()) - bytes.data());
+    std::memcpy(bytes.data() + at, numbers.data(), tensor.data.size());
+    end = std::max(end, at + tensor.data.size());
+    if (tensor.name == "rope_freqs.weight") continue;  // computed: the last bit may differ
+    EXPECT_EQ(crc32(std::string_view(bytes).substr(at, tensor.data.size())), sums[tensor.name])
+        << tensor.name;
+  }
+  bytes.resize(end);
+  return bytes;
+}
+
+// The config.json of the golden model `name`, with what the converter could not say.
+inline json converted_config(const std::string& name) {
+  json config = json::parse(std::ifstream(source_dir() / "tests/goldens/models" / name / "config.json"));
+  const json one = gguf_cases()[name];
+  for (const auto& [key, value] : one["config"].items()) {
+    config.erase(key);
+    if (!value.is_null()) config[key] = value;
+  }
+  return config;
+}
+
+}  // namespace outrider::testing
