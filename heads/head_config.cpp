@@ -8,6 +8,8 @@
 
 #include "base/json_text.h"
 #include "heads/module_config.h"
+#include "model_files/gguf_model.h"
+#include "model_files/gguf_parts.h"
 #include "model_files/layer_config.h"
 
 namespace outrider {
@@ -322,6 +324,11 @@ Result<HeadConfig> read_hydra(const JsonObject& config, const ModelConfig& targe
   return out;
 }
 
+Result<json> config_of_gguf(const std::filesystem::path& file) {
+  ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(file));
+  return gguf_config(parts.content, file.string());
+}
+
 }  // namespace
 
 std::optional<HeadKind> head_kind_of(std::string_view drafter) {
@@ -334,15 +341,20 @@ std::string_view head_kind_name(HeadKind kind) { return kKindNames[static_cast<s
 
 Result<HeadConfig> read_head_config(const std::filesystem::path& directory, HeadKind kind,
                                     const ModelConfig& target) {
-  ASSIGN_OR_RETURN(const json root, read_json_file(directory / "config.json"));
-  ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(root, (directory / "config.json").string()));
+  const bool is_gguf = is_gguf_path(directory);
+  const std::string file = (is_gguf ? directory : directory / "config.json").string();
+  if (is_gguf && kind != HeadKind::kMtp)
+    return unsupported(fmt::format("{}: GGUF files are read for --drafter mtp, not for --drafter {}", file,
+                                   head_kind_name(kind)));
+  ASSIGN_OR_RETURN(const json root, is_gguf ? config_of_gguf(directory) : read_json_file(file));
+  ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(root, file));
   // A head reads the target's hidden states, embedding and output as they are.
   if (target.norm_adds_one || target.scales.embedding != 1 || target.scales.logit_divisor != 1 ||
       target.scales.logit_cap > 0)
-    return unsupported(fmt::format(
-        "{}: heads for {}, whose embeddings, logits or norms are scaled, are not "
-        "supported; use --draft-model without --drafter {}",
-        (directory / "config.json").string(), architecture_name(target.family), head_kind_name(kind)));
+    return unsupported(
+        fmt::format("{}: heads for {}, whose embeddings, logits or norms are scaled, are not "
+                    "supported; use --draft-model without --drafter {}",
+                    file, architecture_name(target.family), head_kind_name(kind)));
   HeadConfig out{.kind = kind};
   const bool is_listed = kind == HeadKind::kEagle3 || kind == HeadKind::kDFlash;
   if (!is_listed && (config.has("draft_vocab_size") || config.has("speculators_model_type")))

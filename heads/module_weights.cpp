@@ -158,8 +158,8 @@ class ModuleLoader {
     if (names_.embedding && files_.find(own(names_.embedding))) {
       ASSIGN_OR_RETURN(const MatrixSource rows, whole(own(names_.embedding), config_.vocab_size, hidden));
       embedding_ = rows.parts.front();
-      if (embedding_->scales || embedding_->coded)
-        return unsupported(own(names_.embedding) + " is quantised; an embedding must be F32, BF16 or F16");
+      if (embedding_->scales)
+        return unsupported(own(names_.embedding) + " is quantised by outrider; use the original model");
     }
     bool all_bf16 = is_bf16(fc_) && is_bf16(head_);
     for (const MatrixSource* matrix : layer_.matrices()) all_bf16 = all_bf16 && is_bf16(*matrix);
@@ -178,7 +178,7 @@ class ModuleLoader {
     add_used(layer_, used);
     for (const VectorSource* norm : {&token_norm_, &hidden_norm_, &output_norm_}) add_used(*norm, used);
     for (const MatrixSource* matrix : {&fc_, &head_}) add_used(matrix->parts, used);
-    if (embedding_) used.insert(embedding_->tensor);
+    if (embedding_) add_used(std::vector{*embedding_}, used);
     for (const std::string_view name : files_.names())
       if (name.starts_with(names_.prefix) && !used.contains(files_.find(name)) &&
           !is_shape_of_used(files_, name, used) && !name.ends_with(".rotary_emb.inv_freq"))

@@ -10,6 +10,7 @@
 #include "model_files/unused_tensors.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/heads/own_module.h"
+#include "tests/model/converted_gguf.h"
 #include "tests/model/fp8_pair.h"
 #include "tests/model/model_suite.h"
 
@@ -80,6 +81,30 @@ TEST(ModuleFiles, InTheTargetsFilesAndAloneItIsTheSame) {
   EXPECT_TRUE(testing::same_bits(expected, logits_of(alone.path(), target.path())));
   EXPECT_TRUE(testing::same_bits(expected, logits_of(alone.path(), golden)));
   EXPECT_TRUE(testing::same_bits(expected, logits_of(target.path(), golden, 7)));
+}
+
+// The layer behind the last, which llama.cpp names blk.N.nextn.*.
+TEST(ModuleFiles, InAGgufFileItIsThatOfTheDirectory) {
+  const TemporaryDirectory directory;
+  const auto golden = testing::golden_model("glm4-moe");
+  const auto file = directory.write(
+      "model.gguf", testing::converted_gguf("glm4-moe", golden, testing::converted_config("glm4-moe")));
+  const auto tensors = TensorFiles::open(file);
+  ASSERT_TRUE(tensors.ok()) << tensors.status().message();
+  std::map<std::string, TensorsToChange::Tensor> all;
+  for (const std::string_view name : tensors->names()) {
+    const TensorInfo& tensor = *tensors->find(name);
+    all[std::string(name)] = {
+        "F32", tensor.shape,
+        std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size())};
+  }
+  ASSERT_TRUE(all.contains("model.layers.2.shared_head.head.weight"));
+  TensorsToChange::write_tensors(all, directory.path() / "model.safetensors");
+  directory.write("config.json", testing::converted_config("glm4-moe").dump());
+  EXPECT_LT(distance(logits_of(directory.path(), directory.path()), logits_of(file, file)), 1e-6f);
+  const auto refused = Head::load(file, file, {.kind = HeadKind::kEagle3});
+  EXPECT_NE(refused.status().message().find("for --drafter mtp, not for --drafter eagle3"), std::string::npos)
+      << refused.status().message();
 }
 
 // As DeepSeek-V3 is published: blocks of fp8 in the layer, numbers beside it.

@@ -1,4 +1,4 @@
-"""Modules of multi-token prediction with the layers of DeepSeek-V3 and of Qwen3, in one file with what compares them with transformers."""
+"""Modules of multi-token prediction with the layers of DeepSeek-V3, of Qwen3 and of GLM-4.5, in one file with what compares them with transformers."""
 import json
 import math
 
@@ -14,6 +14,8 @@ MODULES = {
     "mtp-qwen": dict(prefix="mtp.", layer="mtp.layers.0.", names=("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")),
     "mtp-qwen-moe": dict(prefix="mtp.", layer="mtp.layers.0.", names=("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"),
                          experts=5),
+    "mtp-glm": dict(prefix="model.layers.2.", layer="model.layers.2.", names=("eh_proj", "enorm", "hnorm", "shared_head.norm"), glm=True,
+                    experts=7, own_head=True),
 }
 M_HEADS, M_KV_HEADS, M_FFN, EXPERT_FFN, GROUPS, GROUPS_CHOSEN, CHOSEN, ROUTED_FACTOR = 4, 2, 20, 10, 3, 2, 3, 2.5
 Q_RANK, KV_RANK, NOPE, ROPE, VALUE, LATENT_EPS = 20, 18, 10, 6, 12, 1e-6
@@ -54,6 +56,15 @@ def latent_attention(w, x):
     return torch.cat([causal(q[:, h], k[:, h], v[:, h], scale) for h in range(M_HEADS)], -1) @ w("o_proj").T
 
 
+def glm_attention(w, x):
+    """Biases, norms of heads, and a rotation of the first half of a head."""
+    q, k, v = ((x @ w(n + "_proj").T + w(n + "_proj", ".bias")).view(len(x), -1, HEAD_DIM) for n in "qkv")
+    turned = lambda y: torch.cat((rotated(y[..., :HEAD_DIM // 2]), y[..., HEAD_DIM // 2:]), -1)
+    q, k = turned(rms(q, w("q_norm"))), turned(rms(k, w("k_norm")))
+    each = M_HEADS // M_KV_HEADS
+    return torch.cat([causal(q[:, h], k[:, h // each], v[:, h // each], HEAD_DIM ** -0.5) for h in range(M_HEADS)], -1) @ w("o_proj").T
+
+
 def qwen_attention(w, x):
     q, k, v = ((x @ w(n + "_proj").T).view(len(x), -1, HEAD_DIM) for n in "qkv")
     q, k = rotated(rms(q, w("q_norm"))), rotated(rms(k, w("k_norm")))
@@ -66,11 +77,16 @@ def swiglu(w, at, x):
 
 
 def mixture(w, o, x):
-    """Row by row: of DeepSeek-V3 corrected sigmoids in groups beside a shared expert, of Qwen3 shares of a softmax."""
+    """Row by row: of DeepSeek-V3 corrected sigmoids in groups beside a shared expert, of GLM-4.5 the same without groups, of Qwen3
+    shares of a softmax."""
     rows = []
     for row in x:
         logits = w("gate") @ row
-        if o.get("latent"):
+        if o.get("glm"):
+            scores = logits.sigmoid()
+            chosen = (scores + w("gate.e_score_correction_bias", "")).topk(CHOSEN).indices
+            weights = scores[chosen] / scores[chosen].sum() * ROUTED_FACTOR
+        elif o.get("latent"):
             scores = logits.sigmoid()
             choice = scores + w("gate.e_score_correction_bias", "")
             best = choice.view(GROUPS, -1).topk(2).values.sum(-1).topk(GROUPS_CHOSEN).indices
@@ -81,7 +97,7 @@ def mixture(w, o, x):
             weights, chosen = logits.softmax(-1).topk(CHOSEN)
             weights = weights / weights.sum()
         out = sum(weight * swiglu(w, f"experts.{e}.", row) for weight, e in zip(weights, chosen.tolist()))
-        rows.append(out + swiglu(w, "shared_experts.", row) if o.get("latent") else out)
+        rows.append(out + swiglu(w, "shared_experts.", row) if o.get("latent") or o.get("glm") else out)
     return torch.stack(rows)
 
 
@@ -91,7 +107,7 @@ def module_rows(t, o, target, tokens, g):
     w = lambda at: lambda n, tail=".weight": t[o["layer"] + at + n + tail]
     e = target["model.embed_tokens.weight"][tokens]
     x = torch.cat((rms(e, token_norm), rms(g, hidden_norm)), -1) @ fc.T
-    x = x + (latent_attention if o.get("latent") else qwen_attention)(w("self_attn."), rms(x, w("")("input_layernorm")))
+    x = x + (latent_attention if o.get("latent") else glm_attention if o.get("glm") else qwen_attention)(w("self_attn."), rms(x, w("")("input_layernorm")))
     h = rms(x, w("")("post_attention_layernorm"))
     x = x + (mixture(w("mlp."), o, h) if o.get("experts") else swiglu(w("mlp."), "", h))
     final = rms(x, output_norm)
@@ -131,11 +147,13 @@ def write_module(root, name, seed, o):
         add(at + "k_norm.weight", HEAD_DIM)
     for n, rows, columns in matrices:
         add(f"{at}{n}_proj.weight", rows, columns)
+        if o.get("glm") and n != "o":
+            add(f"{at}{n}_proj.bias", rows)
     at = o["layer"] + "mlp."
     blocks = [(f"experts.{e}.", EXPERT_FFN) for e in range(o["experts"])] if o.get("experts") else [("", M_FFN)]
     if o.get("experts"):
         add(at + "gate.weight", o["experts"], HIDDEN)
-    if o.get("latent"):
+    if o.get("latent") or o.get("glm"):
         add(at + "gate.e_score_correction_bias", o["experts"])
         blocks.append(("shared_experts.", EXPERT_FFN))
     for block, columns in blocks:
@@ -152,6 +170,11 @@ def write_module(root, name, seed, o):
                        v_head_dim=VALUE, first_k_dense_replace=1, n_routed_experts=o["experts"], num_experts_per_tok=CHOSEN, n_group=GROUPS,
                        topk_group=GROUPS_CHOSEN, topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True, n_shared_experts=1,
                        moe_intermediate_size=EXPERT_FFN, routed_scaling_factor=ROUTED_FACTOR, rope_scaling=YARN)
+    elif o.get("glm"):
+        config |= dict(architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", num_hidden_layers=2, num_nextn_predict_layers=1, attention_bias=True,
+                       use_qk_norm=True, partial_rotary_factor=0.5, first_k_dense_replace=1, n_routed_experts=o["experts"],
+                       num_experts_per_tok=CHOSEN, n_group=1, topk_group=1, norm_topk_prob=True, n_shared_experts=1,
+                       moe_intermediate_size=EXPERT_FFN, routed_scaling_factor=ROUTED_FACTOR)
     elif o.get("experts"):
         config |= dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=o["experts"], num_experts_per_tok=CHOSEN,
                        moe_intermediate_size=EXPERT_FFN, norm_topk_prob=True)
@@ -164,13 +187,13 @@ def compare_module(root, name, o):
     """The golden logits beside those of the layer of transformers that such a module has."""
     import importlib
     from transformers import AutoConfig
-    family = "deepseek_v3" if o.get("latent") else "qwen3_moe" if o.get("experts") else "qwen3"
+    family = "deepseek_v3" if o.get("latent") else "glm4_moe" if o.get("glm") else "qwen3_moe" if o.get("experts") else "qwen3"
     library = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
     settings = json.loads((root / name / "config.json").read_text())
     settings |= dict(num_hidden_layers=3)
     config = AutoConfig.for_model(**{k: v for k, v in settings.items() if k != "architectures"})
     config._attn_implementation = "eager"
-    classes = {"deepseek_v3": "DeepseekV3", "qwen3_moe": "Qwen3Moe", "qwen3": "Qwen3"}[family]
+    classes = {"deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe", "qwen3_moe": "Qwen3Moe", "qwen3": "Qwen3"}[family]
     layer = getattr(library, classes + "DecoderLayer")(config, 2).eval().float()
     rotation = getattr(library, classes + "RotaryEmbedding")(config)
     t = {k: v.float() for k, v in load_file(root / name / "model.safetensors").items()}
