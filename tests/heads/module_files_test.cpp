@@ -107,6 +107,36 @@ TEST(ModuleFiles, InAGgufFileItIsThatOfTheDirectory) {
       << refused.status().message();
 }
 
+// As quantised files have it: the module's own embedding in Q8_0, whose blocks of 32 are rows here.
+TEST(ModuleFiles, InAGgufFileItsEmbeddingMayBeQuantised) {
+  const TemporaryDirectory directory;
+  std::string bytes = testing::converted_gguf("glm4-moe", testing::golden_model("glm4-moe"),
+                                              testing::converted_config("glm4-moe"));
+  const auto file = directory.write("model.gguf", bytes);
+  const std::string name = "blk.2.nextn.embed_tokens.weight";
+  const auto content = parse_gguf(std::as_bytes(std::span(bytes)), "model.gguf").value();
+  const TensorInfo& table = *content.tensor(name);
+  ASSERT_EQ(table.shape.back(), 32);
+  constexpr uint32_t kQ8 = 8;
+  const size_t dimensions = bytes.find(name) + name.size();
+  std::memcpy(bytes.data() + dimensions + sizeof(uint32_t) + 2 * sizeof(uint64_t), &kQ8, sizeof kQ8);
+  char* to = bytes.data() + (reinterpret_cast<const char*>(table.data.data()) - bytes.data());
+  const char* from = to;
+  for (int64_t row = 0; row < table.shape[0]; ++row) {
+    std::array<float, 32> numbers;
+    std::memcpy(numbers.data(), from, sizeof numbers);
+    from += sizeof numbers;
+    constexpr uint16_t kScale = 0x2800;  // 1/32 in fp16
+    std::memcpy(to, &kScale, sizeof kScale);
+    to += sizeof kScale;
+    for (const float number : numbers) *to++ = static_cast<char>(std::lround(number * 32));
+  }
+  const auto quantised = directory.write("quantised.gguf", bytes);
+  const float lost = distance(logits_of(file, file), logits_of(quantised, file));
+  EXPECT_GT(lost, 0);
+  EXPECT_LT(lost, 0.1f);
+}
+
 // As DeepSeek-V3 is published: blocks of fp8 in the layer, numbers beside it.
 TEST(ModuleFiles, BlocksOfFp8AreReadAsTheirNumbers) {
   const TemporaryDirectory codes, numbers, in_codes, in_numbers;
