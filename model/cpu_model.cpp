@@ -21,6 +21,13 @@ int useful_threads(const Weights& weights, const ModelOptions& options) {
   return threads_worth(weights.bytes, options.bytes_per_thread, options.threads);
 }
 
+// Ids of this rank whose logits are computed.
+IndexRange output_ids(const ShardPlan& plan, const ModelOptions& options) {
+  if (options.output_ids <= 0 || options.shard.tp_size > 1) return plan.vocab;
+  const int64_t whole_tiles = (options.output_ids + kTileColumns - 1) / kTileColumns * kTileColumns;
+  return {0, std::min(plan.vocab.end, whole_tiles)};
+}
+
 }  // namespace
 
 struct CpuModel::Activations {
@@ -33,7 +40,7 @@ struct CpuModel::Activations {
         partial(o.max_rows, c.hidden_size),
         squares(c.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
         last_hidden(o.max_logit_rows, c.hidden_size),
-        logits(o.max_logit_rows, p.vocab.size()),
+        logits(o.max_logit_rows, output_ids(p, o).size()),
         paths(path_slots(o.max_rows)) {
     attention_rows.reserve(static_cast<size_t>(o.max_rows));
   }
@@ -46,7 +53,7 @@ struct CpuModel::Activations {
   ActivationRows partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
   Buffer<float> squares;       // [rows, 2]: sums of squares of q and k
   ActivationRows last_hidden;  // [logit rows, hidden]
-  ActivationRows logits;       // [logit rows, vocabulary of this rank]
+  ActivationRows logits;       // [logit rows, output ids of this rank]
   std::vector<AttentionRow> attention_rows;
   Buffer<int32_t> paths;  // of the rows of trees, one behind the other
 };
@@ -166,15 +173,16 @@ LogitsShard CpuModel::finish(std::span<const BatchSlice> batch) {
   rms_norm(hidden, weights_.final_norm, static_cast<float>(config_.rms_norm_eps), hidden);
   if (std::any_of(batch.begin(), batch.end(), [](const BatchSlice& slice) { return !slice.hidden_only; }))
     compute_logits(logit_rows);
+  const IndexRange ids = output_ids(plan_, options_);
   return LogitsShard{.logits = act_->logits.rows(logit_rows),
-                     .vocab_range = plan_.vocab,
-                     .vocab_size = config_.vocab_size,
+                     .vocab_range = ids,
+                     .vocab_size = ids == plan_.vocab ? config_.vocab_size : ids.end,
                      .hidden = hidden};
 }
 
 void CpuModel::compute_logits(int64_t rows) {
   const auto logits = act_->logits.rows(rows);
-  matmul(pool_, matmul_scratch_, act_->last_hidden.rows(rows), weights_.head, logits);
+  matmul_first(pool_, matmul_scratch_, act_->last_hidden.rows(rows), weights_.head, logits);
   const ModelScales& scales = config_.scales;
   if (scales.logit_divisor != 1) scale_rows(logits, static_cast<float>(1 / scales.logit_divisor));
   if (scales.logit_cap > 0) cap_rows(pool_, logits, static_cast<float>(scales.logit_cap));

@@ -54,6 +54,9 @@ struct ModelOptions {
   WeightFormat weight_format = WeightFormat::kAuto;
   // Inputs of products with published codes, on the CPU; codes that are no whole numbers take bf16.
   ActivationFormat activations = ActivationFormat::kBFloat16;
+  // The output head computes logits of ids below this one only; rounded up to a multiple of 16. On the CPU, by
+  // one rank; elsewhere logits have all ids. 0: all.
+  int64_t output_ids = 0;
   std::optional<TokenId> stand_in;  // EmbeddedIds: a draft's, whose target may have more tokens
   // Ascending layers whose input (the residual stream) is kept for every token beside its keys and values;
   // num_layers: the output of the last layer.

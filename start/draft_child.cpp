@@ -193,6 +193,8 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
                                      o.speculation.speculative_tree,
                                      "--draft-weight-format",
                                      o.models.draft_weight_format,
+                                     "--draft-vocab-size",
+                                     std::to_string(o.models.draft_vocab_size),
                                      "--activation-format",
                                      o.models.activation_format,
                                      "--q-format",

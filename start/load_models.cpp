@@ -218,6 +218,7 @@ Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& 
   model_opts.kv_tokens += sequences * branching;
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
+  model_opts.output_ids = settings.models.draft_vocab_size;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
   LoadedModel loaded;
   {

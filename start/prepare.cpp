@@ -119,8 +119,9 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
   if (!models.uses_draft_model()) return std::unique_ptr<Tokenizer>();
   ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", models.draft_model, models, p.warnings));
   ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", models.draft_model));
-  const uint64_t numerics = fingerprint_of_text(fmt::format(
-      "{} {} {} {}", isa_name(), models.draft_weight_format, models.activation_format, models.kv_dtype));
+  const uint64_t numerics =
+      fingerprint_of_text(fmt::format("{} {} {} {} {}", isa_name(), models.draft_weight_format,
+                                      models.activation_format, models.kv_dtype, models.draft_vocab_size));
   ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_drafter(models, numerics));
   p.draft_info.name = display_name(models.draft_model);
   if (models.drafts_from_both()) {

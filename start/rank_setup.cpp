@@ -283,6 +283,7 @@ Result<RankSetup> draft_setup(const RoleSettings& settings, const Preparation& p
   setup.facts.insert(setup.facts.end(), {{"--max-model-len", std::to_string(prepared.max_model_len)},
                                          {"--max-num-seqs", std::to_string(m.sequences())},
                                          {"--draft-weight-format", m.draft_weight_format},
+                                         {"--draft-vocab-size", std::to_string(m.draft_vocab_size)},
                                          {"--activation-format", m.activation_format},
                                          {"--kv-dtype", m.kv_dtype},
                                          {"--device", device_kind(m)},

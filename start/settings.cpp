@@ -144,6 +144,22 @@ static Status check_draft_ranks(const ModelSettings& m) {
   return {};
 }
 
+static Status check_draft_vocab(const ModelSettings& m, const SpeculationSettings& s) {
+  if (m.draft_vocab_size == 0) return {};
+  if (m.draft_vocab_size < 0)
+    return invalid_argument(fmt::format("--draft-vocab-size {}: must not be negative", m.draft_vocab_size));
+  if (!m.uses_draft_model())
+    return invalid_argument(fmt::format(
+        "--draft-vocab-size {} needs a draft model (--draft-model DIR, not a head)", m.draft_vocab_size));
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(s.q_format));
+  if (q.kind == QKind::kHidden)
+    return invalid_argument(
+        "--draft-vocab-size and --q-format hidden exclude each other: the target computes q over all ids "
+        "from "
+        "hidden states; drop one");
+  return {};
+}
+
 Status check_drafter_settings(const RoleSettings& settings) {
   const ModelSettings& m = settings.models;
   const SpeculationSettings& s = settings.speculation;
@@ -165,6 +181,7 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if ((m.drafter == "model" || m.drafts_from_both() || m.head()) && m.draft_model.empty())
     return invalid_argument(fmt::format("--drafter {} needs --draft-model", m.drafter));
   RETURN_IF_ERROR(check_draft_ranks(m));
+  RETURN_IF_ERROR(check_draft_vocab(m, s));
   if (m.threads < 0 || m.threads > 1024)
     return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", m.threads));
   if (s.fanout_budget < 1 || s.fanout_budget > kMaxFanoutBudget)

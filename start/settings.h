@@ -31,6 +31,7 @@ struct ModelSettings {
   int draft_threads = 0;  // of the draft model; 0: it shares the target's, in turns
   std::string weight_format = "auto", draft_weight_format = "auto";
   std::string activation_format = "auto";  // of target and draft
+  int draft_vocab_size = 0;                // ids below it are drafted; 0: all
   std::string kv_dtype = "auto";
   std::string isa = "auto";
   std::string device = "auto";             // cpu, cuda, cuda:N; auto: cpu

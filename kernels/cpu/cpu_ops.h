@@ -38,6 +38,10 @@ struct MatmulScratch {
 void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
             const PackedMatrix& weight, TensorView<float, 2> out);
 
+// The same, for the first out.extent(1) outputs alone: a multiple of kTileColumns, or all of them.
+void matmul_first(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+                  const PackedMatrix& weight, TensorView<float, 2> out);
+
 // The same without the tree: out[m, leaf * n + i] is leaf's part of output i. out [M, leaves * n]
 void matmul_leaves(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
                    const PackedMatrix& weight, TensorView<float, 2> out);

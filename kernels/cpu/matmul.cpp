@@ -232,10 +232,11 @@ const KernelSet& kernels_of(const PackedMatrix& weight, int64_t rows) {
 }
 
 void multiply(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
-              TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out,
-              bool by_leaf) {
+              TensorView<const float, 2> x, const PackedMatrix& weight, int64_t tiles,
+              TensorView<float, 2> out, bool by_leaf) {
   const int64_t rows = x.extent(0), k = weight.k();
-  const int64_t width = weight.own_n() * (by_leaf ? static_cast<int64_t>(weight.leaves().size()) : 1);
+  const int64_t outputs = std::min(weight.own_n(), tiles * kTileColumns);
+  const int64_t width = outputs * (by_leaf ? static_cast<int64_t>(weight.leaves().size()) : 1);
   CHECK(x.extent(1) >= k && out.extent(1) >= width && out.extent(0) >= rows, "x [{}, {}], weight [{}, {}]",
         rows, x.extent(1), weight.n(), k);
   if (rows == 0 || weight.own_n() == 0) return;
@@ -250,9 +251,9 @@ void multiply(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch
   // No tiles are left over between the parts: one alone is read at half the speed.
   const int64_t together = streams_of(kernels, blocks);
   const int64_t grain = kMinimumBytes / (together * std::max<int64_t>(1, weight.tile_bytes())) + 1;
-  pool.parallel_for((weight.tiles() + together - 1) / together, grain, [&](int64_t begin, int64_t end) {
+  pool.parallel_for((tiles + together - 1) / together, grain, [&](int64_t begin, int64_t end) {
     const FlushSubnormals flush;
-    multiply_tiles(job, begin * together, std::min(end * together, weight.tiles()));
+    multiply_tiles(job, begin * together, std::min(end * together, tiles));
     if (kernels.finish) kernels.finish();
   });
 }
@@ -273,12 +274,27 @@ void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2>
 void matmul_leaves(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
                    const PackedMatrix& weight, TensorView<float, 2> out) {
   CHECK(weight.below().empty(), "leaves of rows in several forms");
-  multiply(kernels_of(weight, x.extent(0)), pool, scratch, x, weight, out, true);
+  multiply(kernels_of(weight, x.extent(0)), pool, scratch, x, weight, weight.tiles(), out, true);
 }
 
 void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
                  TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out) {
-  multiply(kernels, pool, scratch, x, weight, out, false);
+  multiply(kernels, pool, scratch, x, weight, weight.tiles(), out, false);
+}
+
+void matmul_first(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+                  const PackedMatrix& weight, TensorView<float, 2> out) {
+  const int64_t outputs = out.extent(1), own = std::min(outputs, weight.own_n());
+  multiply(kernels_of(weight, x.extent(0)), pool, scratch, x, weight, (own + kTileColumns - 1) / kTileColumns,
+           out, false);
+  int64_t row = weight.own_n();
+  for (const PackedMatrix& below : weight.below()) {
+    if (row >= outputs) return;
+    matmul_first(pool, scratch, x, below,
+                 TensorView<float, 2>(out.data() + row, {out.extent(0), std::min(below.n(), outputs - row)},
+                                      {out.stride(0), 1}));
+    row += below.n();
+  }
 }
 
 }  // namespace outrider

@@ -365,6 +365,11 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.add_option("--draft-weight-format", o.models.draft_weight_format,
                  "auto (as stored), bf16, int8 or int4")
       ->capture_default_str();
+  app.add_option("--draft-vocab-size", o.models.draft_vocab_size,
+                 "The draft model draws only ids below this one; 0: all. A smaller output head makes its "
+                 "steps cheaper, "
+                 "and frequent tokens have low ids in most vocabularies (FR-Spec)")
+      ->capture_default_str();
   app.add_option(
          "--q-format", o.speculation.q_format,
          "hidden: have the model's output head ready, in int8, for jobs with --q-format hidden; the job "

@@ -157,6 +157,12 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
   app.add_option("--draft-weight-format", m.draft_weight_format, "The same for the draft model")
       ->group("Models")
       ->capture_default_str();
+  app.add_option("--draft-vocab-size", m.draft_vocab_size,
+                 "The draft model draws only ids below this one; 0: all. A smaller output head makes its "
+                 "steps cheaper, "
+                 "and frequent tokens have low ids in most vocabularies (FR-Spec)")
+      ->group("Models")
+      ->capture_default_str();
   app.add_option(
          "--activation-format", m.activation_format,
          "Inputs of products with quantised files (GGUF, GPTQ, AWQ, ...) on the CPU: int8 or bf16; auto: "

@@ -33,6 +33,32 @@ TEST(QuantizedFile, LoadsWithTheBitsOfQuantisingAtLoad) {
       testing::expect_stored_equals_quantised_at_load(name, format);
 }
 
+// Logits of the first ids alone have the bits that they have among all.
+TEST(OutputIds, AreTheFirstOfAllLogits) {
+  const auto single = make_single_collectives();
+  for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kInt8, WeightFormat::kInt4})
+    for (const int64_t ids : {1, 100, 112, 4096}) {
+      const auto all =
+          testing::load_or_die(testing::golden_model("qwen3"), {.weight_format = format}, *single);
+      const auto first = testing::load_or_die(
+          testing::golden_model("qwen3"),
+          {.threads = 2, .bytes_per_thread = 1, .weight_format = format, .output_ids = ids}, *single);
+      const int64_t vocab = all->config().vocab_size, width = std::min(vocab, (ids + 15) / 16 * 16);
+      const auto tokens = testing::random_ids(9, vocab, 3);
+      const auto whole = testing::logits_in_chunks(*all, tokens, tokens.size());
+      const BatchSlice slice{first->kv().create(), tokens, static_cast<int64_t>(tokens.size())};
+      const LogitsShard cut = first->forward({&slice, 1}).value();
+      ASSERT_EQ(cut.logits.extent(1), width);
+      EXPECT_EQ(cut.vocab_size, width);
+      EXPECT_EQ(cut.vocab_range.end, width);
+      for (size_t row = 0; row < tokens.size(); ++row) {
+        const auto mine = cut.logits.row(static_cast<int64_t>(row));
+        EXPECT_TRUE(std::equal(mine.begin(), mine.end(), whole.begin() + static_cast<int64_t>(row) * vocab))
+            << ids << " ids, row " << row;
+      }
+    }
+}
+
 class QuantizedModel : public ::testing::TestWithParam<std::tuple<std::string, WeightFormat>> {};
 
 TEST_P(QuantizedModel, BitsDependOnNothingElseAndLogitsStayClose) {

@@ -282,9 +282,15 @@ class TestCluster::Threads {
     if (!options_.tree.is_chain())
       options.kv_tokens += all_sequences() * kv_tokens_for_outcomes(most_nodes(options_.tree, 8), 1);
     options.stand_in = kDraftStandIn;
+    options.output_ids = options_.draft_vocab_size;
     options.run_sequences = runs_at_a_time(all_sequences(), options_.fanout);
     options.device = options_.draft_device.value_or(options_.device);
     return options;
+  }
+
+  int64_t drafted_ids(const Welcome& welcome) const {
+    const int64_t all = welcome.target.vocab_size;
+    return options_.draft_vocab_size > 0 ? std::min(all, options_.draft_vocab_size) : all;
   }
 
   void follow_drafter(int rank, Collectives& group) {
@@ -355,7 +361,7 @@ class TestCluster::Threads {
                                  ? make_model_drafter(*model, {.max_sequences = all_sequences(),
                                                                .kept_texts = options_.prefix_caching ? 4 : 0,
                                                                .eos_ids = options_.eos_ids,
-                                                               .vocab_size = welcome->target.vocab_size,
+                                                               .vocab_size = drafted_ids(*welcome),
                                                                .rows = slices ? slices->rows() : nullptr,
                                                                .head = head.get()})
                              : worker.successors ? make_recycling_drafter({.max_sequences = all_sequences()})

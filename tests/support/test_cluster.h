@@ -33,6 +33,7 @@ struct ClusterOptions {
   int draft_tp_size = 1;                             // ranks of a draft model
   int groups = 1;                                    // of tp_size target ranks each
   int max_num_seqs = 1;                              // in each
+  int64_t draft_vocab_size = 0;                      // as --draft-vocab-size
   Device device;                                     // of every model,
   std::optional<Device> draft_device;                // but for the draft
   WeightFormat weight_format = WeightFormat::kAuto;  // the same
