@@ -29,7 +29,6 @@ constexpr JsonLimits kConfigLimits{.max_bytes = size_t{8} << 20, .max_depth = 16
 
 // "architectures" decides; "model_type" stands in where it is missing, and must not contradict it.
 Result<ModelFamily> read_family(const JsonObject& config) {
-  const std::string supported = "; supported are " + supported_architectures();
   ASSIGN_OR_RETURN(const std::string type, config.string_or("model_type", ""));
   const FamilyTraits* found = nullptr;
   if (const json* list = config.find("architectures")) {
@@ -37,13 +36,15 @@ Result<ModelFamily> read_family(const JsonObject& config) {
       return config.wrong("architectures", "must be a list of one name");
     const std::string name = list->front().get<std::string>();
     found = find_architecture(name);
-    if (found == nullptr) return config.refused("architectures", "is " + name + supported);
+    if (found == nullptr)
+      return config.refused("architectures", "is " + name + "; supported are " + supported_architectures());
     if (!type.empty() && !found->is_type(type))
       return config.wrong("model_type", fmt::format("is {}, but \"architectures\" says {}", type, name));
   } else {
     if (type.empty()) return config.wrong("architectures", "is missing, and so is \"model_type\"");
     found = find_model_type(type);
-    if (found == nullptr) return config.refused("model_type", "is " + type + supported);
+    if (found == nullptr)
+      return config.refused("model_type", "is " + type + "; supported are " + supported_model_types());
   }
   return found->family;
 }

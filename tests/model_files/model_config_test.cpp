@@ -771,7 +771,8 @@ TEST(ModelConfig, OtherModelsAreRefusedByName) {
   expect_refused(with(llama(), {{"architectures", {"GPT2LMHeadModel"}}}), "architectures", "GPT2LMHeadModel");
   expect_refused(with(llama(), {{"architectures", {"LlamaForSequenceClassification"}}}), "architectures",
                  "supported are LlamaForCausalLM");
-  expect_refused(with(without(llama(), "architectures"), {{"model_type", "gpt2"}}), "model_type", "gpt2");
+  expect_refused(with(without(llama(), "architectures"), {{"model_type", "gpt2"}}), "model_type",
+                 "is gpt2; supported are llama, mistral, ");
   expect_invalid(with(llama(), {{"model_type", "qwen2"}}), "model_type", "LlamaForCausalLM");
   expect_invalid(with(llama(), {{"architectures", json::array()}}), "architectures", "list of one");
   expect_invalid(without(without(llama(), "architectures"), "model_type"), "architectures", "missing");
