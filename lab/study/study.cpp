@@ -45,8 +45,9 @@ std::string list_cells(const StudyFile& study) {
     for (const std::string& argument : cell.arguments) out.append(" ").append(shell_word(argument));
     out += "\n";
   }
-  return out + fmt::format("{} cells x {} repeats = {} runs in {}\n", study.cells.size(), study.repeats,
-                           study.cells.size() * static_cast<size_t>(study.repeats), study.directory());
+  const std::string place = study.directory() == "." ? "this directory" : study.directory();
+  return out + fmt::format("{} cells x {} repeats = {} runs, which start in {}\n", study.cells.size(),
+                           study.repeats, study.cells.size() * static_cast<size_t>(study.repeats), place);
 }
 
 std::string outcome_of(const nlohmann::json& record) {
