@@ -43,10 +43,10 @@ class Compiler final : public GrammarCompiler {
     if (library.status().code() != StatusCode::kNotFound)
       return unsupported(fmt::format("its library cannot be used: {}", library.status().message()));
     return unsupported(
-        "there is no library for it, neither libllguidance.so where the system finds libraries nor "
-        "llguidance "
-        "among the packages of the Python that is first in PATH, of the user and of the system; `pip install "
-        "llguidance` and start again, or give --grammar-library FILE; choices need none");
+        "run `pip install llguidance` and start again, or give --grammar-library FILE: there is no library "
+        "for "
+        "it, neither libllguidance.so where the system finds libraries nor llguidance among the packages of "
+        "the Python that is first in PATH, of the user and of the system; choices need none");
   }
 
   Result<std::string> library_file() const override {
