@@ -175,6 +175,7 @@ Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBu
   ASSIGN_OR_RETURN(Conversation chat, take_conversation(body));
   if (tools) chat.options.tools = tools->definitions;
   auto text = builder.render(chat.messages, chat.options);
+  if (!text.ok() && text.status().message().starts_with('"')) return text.status();  // names a field already
   if (!text.ok()) return text.status().in("\"messages\"");
   ASSIGN_OR_RETURN(const SpecialTokens special, read_special_tokens(body, SpecialTokens::kOmit));
   return builder.encode(*text, special, RequestBuilder::Names::kKeys);

@@ -462,6 +462,24 @@ TEST_F(ServeApi, CountsTheTokensThatAMessageWouldSend) {
             read({{"messages", body["messages"]}}, ApiKind::kChat)->requests[0].prompt);
 }
 
+TEST_F(ServeApi, AnErrorOfTheTemplateNamesTheFieldThatItRead) {
+  chat_ = parse_chat_template(
+      "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | tojson }}<tool_call>", "", "");
+  json properties = json::object();
+  for (int i = 0; i < 1025; ++i) properties[std::to_string(i)] = {{"type", "string"}};
+  const json body{
+      {"messages", {{{"role", "user"}, {"content", "day"}}}},
+      {"tools",
+       {{{"type", "function"},
+         {"function", {{"name", "f"}, {"parameters", {{"type", "object"}, {"properties", properties}}}}}}}}};
+  const RequestBuilder builder(request_model(settings_.models, settings_.speculation, prepared_, chat_));
+  EXPECT_EQ(read_tokenize(body, body.dump(), builder).status().message(),
+            "\"tools\": an object of more than 1024 keys");
+  const json variable{{"messages", body["messages"]}, {"chat_template_kwargs", {{"tools", 1}}}};
+  EXPECT_TRUE(error(variable, ApiKind::kChat).starts_with("\"chat_template_kwargs\": \"tools\" is"))
+      << error(variable, ApiKind::kChat);
+}
+
 TEST_F(ServeApi, FieldsAreKnownOrRefusedByName) {
   const auto refusal = [](ApiKind kind, const json& body) { return check_fields(kind, body).message(); };
   EXPECT_EQ(refusal(ApiKind::kChat, {{"functions", json::array()}, {"user", "me"}, {"anything", nullptr}}),

@@ -196,22 +196,24 @@ class ParsedTemplate : public ChatTemplate {
 
   Result<Fields> variables_of(const ChatOptions& options) const {
     if (options.variables.size() > kMaxKeys)
-      return invalid_argument(fmt::format("more than {} variables of the template", kMaxKeys));
+      return invalid_argument(fmt::format("\"chat_template_kwargs\" has more than {} keys", kMaxKeys));
     Fields variables = variables_;
     for (const auto& [name, json] : options.variables.items()) {
       for (const char* reserved :
            {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
         if (name == reserved)
-          return invalid_argument(fmt::format("\"{}\" is set by the request itself", name));
+          return invalid_argument(
+              fmt::format("\"chat_template_kwargs\": \"{}\" is set by the request itself", name));
       auto value = value_of(json);
       const Status status = value.ok() ? chat_template::Budget::check_size(*value) : value.status();
-      if (!status.ok()) return status.in("\"" + name + "\"");
+      if (!status.ok()) return status.in("\"chat_template_kwargs\": \"" + name + "\"");
       variables.set(name, std::move(*value));
     }
     if (!options.tools.is_null()) {
-      ASSIGN_OR_RETURN(Value tools, value_of(options.tools));
-      RETURN_IF_ERROR(chat_template::Budget::check_size(tools).in("\"tools\""));
-      variables.set("tools", std::move(tools));
+      auto tools = value_of(options.tools);
+      const Status status = tools.ok() ? chat_template::Budget::check_size(*tools) : tools.status();
+      if (!status.ok()) return status.in("\"tools\"");
+      variables.set("tools", std::move(*tools));
     }
     return variables;
   }
