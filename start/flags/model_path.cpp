@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -43,13 +44,58 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-std::vector<std::string> gguf_files(const fs::path& directory) {
+// Whether a file is a later part of a split GGUF file, as "model-00002-of-00003.gguf"; the first names them
+// all.
+bool is_later_part(const std::string& stem) {
+  constexpr std::string_view kForm = "-00001-of-00003";
+  if (stem.size() < kForm.size()) return false;
+  const std::string_view part = std::string_view(stem).substr(stem.size() - kForm.size());
+  return part.substr(6, 4) == "-of-" && part.substr(0, 6) != "-00001";
+}
+
+// Models of a snapshot that are GGUF files. Encoders of images ("mmproj-...") and later parts are none.
+std::vector<std::string> gguf_files(const fs::path& snapshot) {
   std::vector<std::string> files;
   std::error_code error;
-  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
-    if (at->path().extension() == ".gguf") files.push_back(at->path().string());
+  for (fs::recursive_directory_iterator at(snapshot, error), end; !error && at != end; at.increment(error)) {
+    const std::string stem = at->path().stem().string();
+    if (at->path().extension() == ".gguf" && !stem.starts_with("mmproj") && !is_later_part(stem))
+      files.push_back(at->path().string());
+  }
   std::sort(files.begin(), files.end());
   return files;
+}
+
+// Whether the file's name has the quantisation, such as Q4_K_M, as a whole word in any case.
+bool is_quantised(const std::string& file, std::string_view quantisation) {
+  const std::string name = fs::path(file).filename().string();
+  const auto upper = [](char c) { return std::toupper(static_cast<unsigned char>(c)); };
+  const auto is_of_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  auto at = name.begin();
+  while (true) {
+    at = std::search(at, name.end(), quantisation.begin(), quantisation.end(),
+                     [&](char a, char b) { return upper(a) == upper(b); });
+    if (at == name.end()) return false;
+    const auto end = at + static_cast<std::ptrdiff_t>(quantisation.size());
+    if ((at == name.begin() || !is_of_word(*std::prev(at))) && (end == name.end() || !is_of_word(*end)))
+      return true;
+    ++at;
+  }
+}
+
+// The GGUF file of a snapshot. `quantisation`: empty: the only one.
+Result<std::string> choose_gguf(const std::string& text, const std::vector<std::string>& files,
+                                std::string_view quantisation) {
+  std::vector<std::string> fitting;
+  for (const std::string& file : files)
+    if (quantisation.empty() || is_quantised(file, quantisation)) fitting.push_back(file);
+  if (fitting.size() == 1) return fitting.front();
+  if (fitting.empty())
+    return not_found(fmt::format("{}: the snapshot has no GGUF file of that quantisation; it has {}",
+                                 printable(text), fmt::join(files, ", ")));
+  return invalid_argument(fmt::format("{} has several GGUF files; name one{}: {}", printable(text),
+                                      quantisation.empty() ? ", or its quantisation as in :Q4_K_M" : "",
+                                      fmt::join(fitting, ", ")));
 }
 
 }  // namespace
@@ -57,8 +103,13 @@ std::vector<std::string> gguf_files(const fs::path& directory) {
 Result<std::string> find_model(const std::string& text) {
   const size_t slash = text.find('/');
   if (slash == std::string::npos || is_there(text)) return text;
-  const std::string organisation = text.substr(0, slash), name = text.substr(slash + 1);
-  if (!is_name_part(organisation) || !is_name_part(name)) return text;
+  const size_t colon = text.find(':', slash);
+  const std::string organisation = text.substr(0, slash), repository = text.substr(0, colon),
+                    name = repository.substr(slash + 1),
+                    quantisation = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (!is_name_part(organisation) || !is_name_part(name) ||
+      (colon != std::string::npos && !is_name_part(quantisation)))
+    return text;
   const fs::path cached = hub_cache() / fmt::format("{}{}{}{}", kPrefix, organisation, kSeparator, name);
   std::string revision;
   std::ifstream(cached / "refs" / "main") >> revision;
@@ -67,13 +118,12 @@ Result<std::string> find_model(const std::string& text) {
     return not_found(
         fmt::format("{}: there is no such path, and {} has no snapshot of that name; download it "
                     "with `hf download {}`",
-                    printable(text), hub_cache().string(), printable(text)));
-  if (is_there(snapshot / "config.json")) return snapshot.string();
+                    printable(text), hub_cache().string(), printable(repository)));
+  if (quantisation.empty() && is_there(snapshot / "config.json")) return snapshot.string();
   const std::vector<std::string> files = gguf_files(snapshot);
-  if (files.size() > 1)
-    return invalid_argument(
-        fmt::format("{} has several GGUF files; name one: {}", printable(text), fmt::join(files, ", ")));
-  return files.empty() ? snapshot.string() : files.front();
+  if (files.empty() && !quantisation.empty())
+    return not_found(fmt::format("{}: {} has no GGUF file", printable(text), snapshot.string()));
+  return files.empty() ? snapshot.string() : choose_gguf(text, files, quantisation);
 }
 
 std::string model_display_name(const std::string& path) {

@@ -9,8 +9,8 @@ namespace outrider {
 
 // A path that exists is returned as it is, and so is a text that names neither. "org/name" becomes the
 // directory of its newest snapshot under $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub, or the one
-// GGUF file in it. An error: "org/name" is no path and not in the cache, or the snapshot has several GGUF
-// files and no config.json.
+// GGUF file in it. "org/name:Q4_K_M" becomes the GGUF file of that quantisation. An error: "org/name" is no
+// path and not in the cache, or not just one GGUF file fits.
 Result<std::string> find_model(const std::string& text);
 
 // "org/name" of a path in a snapshot of the cache; any other text as it is.

@@ -102,9 +102,10 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
 
 void add_model_options(CLI::App& app, ClusterSettings& o) {
   ModelSettings& m = o.models;
-  finds_model(app.add_option("-m,--model,MODEL", m.model,
-                             "Target model: a GGUF file, a Hugging Face directory (config.json, safetensors, "
-                             "tokenizer), or the hub's name of one in its cache, org/name"))
+  finds_model(
+      app.add_option("-m,--model,MODEL", m.model,
+                     "Target model: a GGUF file, a Hugging Face directory (config.json, safetensors, "
+                     "tokenizer), or the hub's name of one in its cache, org/name or org/name:Q4_K_M"))
       ->group("Models");
   finds_model(app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", m.draft_model,
                              "Draft model with the same tokenizer, or a draft head with --drafter. Without "

@@ -171,6 +171,35 @@ TEST_F(Names, AModelOfTheHubIsFoundInItsCache) {
     EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
 }
 
+// The chosen file is no GGUF file, which the error says of it.
+TEST_F(Names, AQuantisationOfTheHubIsFoundInItsCache) {
+  const std::filesystem::path cache = std::filesystem::path(dir_.path()) / "hub",
+                              model = cache / "models--some-org--toy-GGUF",
+                              snapshot = model / "snapshots" / "abc";
+  std::filesystem::create_directories(model / "refs");
+  std::filesystem::create_directories(snapshot / "BF16");
+  write_file(model / "refs" / "main", "abc");
+  for (const char* file :
+       {"toy-q4_k_m.gguf", "toy-Q4_K.gguf", "toy.Q8_0.gguf", "BF16/toy-BF16-00001-of-00002.gguf",
+        "BF16/toy-BF16-00002-of-00002.gguf", "mmproj-Q8_0.gguf"})
+    write_file(snapshot / file, "no GGUF");
+  const auto error = [&](const std::string& name) {
+    const Outcome run =
+        outrider_program({"generate", "some-org/" + name, "x"}, {.env = {{"HF_HUB_CACHE", cache}}});
+    EXPECT_EQ(run.code, 2) << run.describe();
+    return run.err;
+  };
+  for (const auto& [name, file] : std::vector<std::pair<std::string, std::string>>{
+           {"toy-GGUF:Q4_K_M", "abc/toy-q4_k_m.gguf: "},
+           {"toy-GGUF:q4_k", "abc/toy-Q4_K.gguf: "},
+           {"toy-GGUF:Q8_0", "abc/toy.Q8_0.gguf: "},
+           {"toy-GGUF:BF16", "abc/BF16/toy-BF16-00001-of-00002.gguf: "},
+           {"toy-GGUF:Q5_0", "no GGUF file of that quantisation"},
+           {"toy-GGUF", "several GGUF files; name one, or its quantisation as in :Q4_K_M"},
+           {"other:Q4_K_M", "hf download some-org/other`"}})
+    EXPECT_NE(error(name).find(file), std::string::npos) << name << ": " << error(name);
+}
+
 TEST_F(Names, SpeculationIsWrittenAsVllmWritesIt) {
   const json config{{"model", demo_draft().string()}, {"num_speculative_tokens", 3}};
   EXPECT_EQ(text({demo_target(), "Once upon", "--speculative-config", config.dump()}), expected_);
