@@ -245,10 +245,17 @@ int run(int argc, char** argv) {
     if (!is_known) words.pop_back();  // --help, which would hide that there is no such command
   }
   std::vector<const char*> word_pointers;
-  for (const std::string& word : words) word_pointers.push_back(word.c_str());
-  const int word_count = static_cast<int>(words.size());
-  try {
+  int word_count = 0;
+  const auto parse = [&] {
+    word_pointers.clear();
+    for (const std::string& word : words) word_pointers.push_back(word.c_str());
+    word_count = static_cast<int>(words.size());
     app.parse(word_count, word_pointers.data());
+  };
+  try {
+    parse();
+    for (const CLI::App* command : {generate, chat})
+      if (*command && add_model_of_environment(*command, words)) parse();
   } catch (const CLI::ParseError& error) {
     std::ostringstream out, refusal;
     const int code = app.exit(error, out, refusal) == 0 ? kExitOk : kExitUsage;

@@ -7,6 +7,8 @@
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "base/nearest.h"
@@ -123,6 +125,27 @@ void add_config_file(CLI::App& command, std::string& config_file) {
     const Status applied = apply_config_file(command, config_file);
     if (!applied.ok()) throw CLI::FileError("--config " + applied.message());
   });
+}
+
+bool add_model_of_environment(const CLI::App& command, std::vector<std::string>& words) {
+  const CLI::Option* const option = command.get_option("--model");
+  const char* const model = std::getenv(option->get_envname().c_str());
+  const auto is_given = [&](const char* name) {
+    const CLI::Option* const other = command.get_option_no_throw(name);
+    return other && other->count() > 0;
+  };
+  const auto names_model = [](const std::string& word) {
+    return word == "--model" || word.starts_with("--model=") ||
+           (word.starts_with("-m") && !word.starts_with("--"));
+  };
+  std::error_code none;
+  if (!model || *model == '\0' || option->count() == 0 ||
+      std::any_of(words.begin(), words.end(), names_model) || is_given("--prompt") ||
+      is_given("--prompt-file") || is_given("--prompts") || is_given("MESSAGE") ||
+      option->results().front() == model || std::filesystem::exists(option->results().front(), none))
+    return false;
+  words.insert(words.begin() + 2, {"--model", model});  // behind the program and the command
+  return true;
 }
 
 std::string explain_unread_variables(const CLI::App& app, const char* const* environment) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -21,6 +22,10 @@ void add_config_file(CLI::App& command, std::string& config_file);
 
 // The nearest long flag of the command; empty: none is near.
 std::string nearest_flag(const CLI::App& command, const std::string& name);
+
+// With OUTRIDER_MODEL set, a text alone behind the command is the prompt and no model, unless it is a path
+// that exists. Then --model is added to the words, to be parsed again. False: the words mean what was parsed.
+bool add_model_of_environment(const CLI::App& command, std::vector<std::string>& words);
 
 // For people: a line for each OUTRIDER_ variable that no option of any command reads.
 std::string explain_unread_variables(const CLI::App& app, const char* const* environment);

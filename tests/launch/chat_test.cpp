@@ -130,6 +130,16 @@ TEST_F(Names, AModelAndAPromptNeedNoFlag) {
   EXPECT_EQ(text({demo_target(), "-p", "Once upon", "--temp", "0", "-c", "64"}), expected_);
 }
 
+TEST_F(Names, AVariableForTheModelLeavesThePlaceToThePrompt) {
+  const RunSettings settings{.env = {{"OUTRIDER_MODEL", demo_target()}}};
+  EXPECT_EQ(text({"Once upon"}, settings), expected_);
+  EXPECT_EQ(text({"-p", "Once upon"}, settings), expected_);
+  EXPECT_EQ(text({"@" + dir_.write("prompt", "Once upon\n").string()}, settings), expected_);
+  EXPECT_EQ(text({demo_target(), "Once upon"}, {.env = {{"OUTRIDER_MODEL", "/missing"}}}), expected_);
+  const Outcome run = outrider_program({"generate", "/missing", "-p", "Once"}, settings);
+  EXPECT_NE(run.err.find("--model /missing"), std::string::npos) << run.err;
+}
+
 TEST_F(Names, APromptComesFromAFileOrStandardInput) {
   const std::string file = dir_.write("prompt", "Once upon\n");
   EXPECT_EQ(text({demo_target(), "-f", file}), expected_);
