@@ -69,6 +69,55 @@ std::string explain_extras(const CLI::App& command, const std::string& path) {
   return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_flag(command, name)));
 }
 
+// The text behind `prefix`; nothing: the text begins otherwise.
+std::optional<std::string> behind(const std::string& text, const std::string& prefix) {
+  return text.starts_with(prefix) ? std::optional(text.substr(prefix.size())) : std::nullopt;
+}
+
+std::string type_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();  // with what checks say of themselves behind it
+  if (option.get_expected_min() == 0) return "true or false";
+  if (type.starts_with("FLOAT")) return "a number";
+  return type.starts_with("TEXT") ? "a text" : "a whole number";
+}
+
+// The flag as the user wrote it, -g or --num-speculative-tokens.
+std::string typed_name(const CLI::Option& option, int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word(argv[i]), name = word.substr(0, word.find('='));
+    for (const std::string& known : option.get_lnames())
+      if (name == "--" + known) return name;
+    for (const std::string& known : option.get_snames())
+      if (word.starts_with("-" + known) && !word.starts_with("--")) return "-" + known;
+  }
+  return option.get_name();
+}
+
+// "--port abc: must be 0 to 65535" for an error of CLI11 about an option; other errors as they are.
+std::string explain_error(const CLI::App& command, const std::string& error, int argc,
+                          const char* const* argv) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name(), typed = typed_name(*option, argc, argv);
+    if (const auto rest = behind(error, name + ": ")) {
+      if (rest->find(" required ") != std::string::npos && rest->ends_with(" missing"))
+        return fmt::format("{} needs a value: {}", typed, type_of(*option));
+      if (rest->starts_with("At Most 1 required but received"))
+        return fmt::format("{} is given more than once; keep one", name);
+    }
+    const std::string rule = broken_rule(*option, error);
+    if (rule.empty()) continue;
+    const std::vector<std::string> values = option->results();
+    return fmt::format("{} {}: {}", typed, values.empty() ? "" : values.back(), rule);
+  }
+  return error;
+}
+
+// A word where the command wants the name of a subcommand; empty: there is none.
+std::string wrong_subcommand(const CLI::App& command) {
+  const std::vector<std::string> extras = command.remaining(true);
+  return extras.empty() || extras.front().starts_with("-") ? "" : extras.front();
+}
+
 // " (from OUTRIDER_X)", if the wrong value came from the environment.
 std::string source_of(const CLI::App& command, std::string_view error) {
   for (const CLI::Option* option : command.get_options()) {
@@ -94,6 +143,30 @@ std::string path_of(const CLI::App& command) {
 }
 
 }  // namespace
+
+std::string broken_rule(const CLI::Option& option, const std::string& error) {
+  const std::string name = option.get_name();
+  if (behind(error, "Could not convert: " + name + " = ")) {
+    const std::vector<std::string> values = option.results();
+    const bool is_number = !values.empty() && !values.back().empty() &&
+                           values.back().find_first_not_of("-0123456789") == std::string::npos;
+    return is_number ? "is out of range" : "must be " + type_of(option);
+  }
+  const auto rest = behind(error, name + ": ");
+  if (!rest) return {};
+  if (const size_t range = rest->find(" not in range ");
+      rest->starts_with("Value ") && range != std::string::npos)
+    return "must be " + rest->substr(range + std::string_view(" not in range ").size());
+  if (const size_t list = rest->find(" not in {"); list != std::string::npos && rest->ends_with("}")) {
+    std::string names = rest->substr(list + std::string_view(" not in {").size());
+    names.pop_back();
+    for (size_t comma = names.find(','); comma != std::string::npos; comma = names.find(',', comma + 2))
+      names.replace(comma, 1, ", ");
+    return "must be one of " + names;
+  }
+  if (const size_t rule = rest->find(" must be "); rule != std::string::npos) return rest->substr(rule + 1);
+  return {};
+}
 
 std::string nearest_flag(const CLI::App& command, const std::string& name) {
   const auto names = long_names(command);
@@ -171,13 +244,18 @@ std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& erro
     const CLI::App& command = innermost(*commands.front());
     const std::string path = path_of(command);
     const auto names = command_names(command);
+    if (const std::string wrong = wrong_subcommand(command);
+        !names.empty() && command.get_require_subcommand_min() > 0 && !wrong.empty())
+      return fmt::format("outrider: there is no {} {}{}\n`outrider {} --help` shows all.\n", path, wrong,
+                         did_you_mean(nearest_name(names, wrong)), path);
     if (!names.empty() && command.get_require_subcommand_min() > 0)
       return fmt::format("outrider: {}: say what to do: {}. `outrider {} --help` explains them.\n", path,
                          fmt::join(names, " or "), path);
     const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
-    return fmt::format("outrider: {}{}\n`outrider {} --help` explains every flag.\n",
-                       extras ? explain_extras(command, path) : error.what(),
-                       source_of(command, error.what()), path);
+    return fmt::format(
+        "outrider: {}{}\n`outrider {} --help` explains every flag.\n",
+        extras ? explain_extras(command, path) : explain_error(command, error.what(), argc, argv),
+        source_of(command, error.what()), path);
   }
   const std::vector<std::string> names = command_names(app);
   if (argc < 2 || argv[1][0] == '-')

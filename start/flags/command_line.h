@@ -7,6 +7,7 @@
 
 namespace CLI {
 class App;
+class Option;
 class ParseError;
 }  // namespace CLI
 
@@ -19,6 +20,10 @@ void add_config_layer(CLI::App& command, std::string& config_file);
 // Adds only --config, to a command whose flags differ in meaning from other commands (in `simulate plan`
 // --model is a preset): no environment variable sets them.
 void add_config_file(CLI::App& command, std::string& config_file);
+
+// The rule that a value of the option breaks, such as "must be a whole number", for an error of CLI11 about
+// this option; empty: the error is about something else.
+std::string broken_rule(const CLI::Option& option, const std::string& error);
 
 // The nearest long flag of the command; empty: none is near.
 std::string nearest_flag(const CLI::App& command, const std::string& name);

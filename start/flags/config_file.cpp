@@ -50,6 +50,8 @@ class Applier {
       option->run_callback();
     } catch (const CLI::Error& error) {
       const std::string what = error.what(), prefix = option->get_name() + ": ";
+      if (const std::string rule = broken_rule(*option, what); !rule.empty())
+        return toml_error(node, key, fmt::format("{} {}", option->results().back(), rule));
       return toml_error(node, key, what.starts_with(prefix) ? what.substr(prefix.size()) : what);
     }
     return {};

@@ -111,6 +111,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"drafter_without_model", {"--drafter", "model"}, {"--drafter model", "--draft-model"}},
         BadFlags{"link_unit", {"--emulate-link", "delay=1"}, {"--emulate-link: delay=1", "delay=1ms"}},
         BadFlags{"link_key", {"--emulate-link", "latency=1ms"}, {"--emulate-link", "'latency'", "delay"}},
+        BadFlags{"length_text", {"-g", "abc"}, {"outrider: -g abc: must be a whole number\n"}},
+        BadFlags{"length_missing", {"-g"}, {"outrider: -g needs a value: a whole number\n"}},
+        BadFlags{"length_huge", {"-g", "99999999999999999999"}, {"-g 99999999999999999999: is out of range"}},
+        BadFlags{
+            "temperature_text", {"--temperature=warm"}, {"outrider: --temperature warm: must be a number\n"}},
+        BadFlags{"switch_text", {"--ignore-eos=perhaps"}, {"--ignore-eos perhaps: must be true or false"}},
+        BadFlags{"seed_text", {"-s", "abc"}, {"outrider: -s abc: must be 0 to 18446744073709551615"}},
+        BadFlags{"pipeline_unknown",
+                 {"--pipeline", "x"},
+                 {"--pipeline x: must be one of lockstep, ahead, fanout, auto"}},
         BadFlags{"policy_unknown", {"--gamma-policy", "fixd"}, {"'fixd'", "'fixed'", "list"}},
         BadFlags{
             "length_and_policy", {"-g", "3", "--gamma-policy", "ewma"}, {"--gamma-policy ewma", "drop one"}},
@@ -186,6 +196,8 @@ TEST(BadInput, MissingPrompt) { expect_refused(generate({}, {.limit = kSoon}), {
 TEST(BadInput, NoCommand) {
   expect_refused(outrider_program({}, {.limit = kSoon}), {"generate", "doctor", "--help"});
   expect_refused(outrider_program({"genrate"}, {.limit = kSoon}), {"genrate", "did you mean generate?"});
+  expect_refused(outrider_program({"simulate", "plam"}, {.limit = kSoon}),
+                 {"there is no simulate plam; did you mean plan?"});
 }
 
 TEST(BadInput, PromptThatIsNotUtf8) {

@@ -94,7 +94,7 @@ TEST_F(Settings, ABadFileIsToldWithItsNameAndKey) {
   refused("max-tokens = 3.5\n", "1: max-tokens: must be a whole number");
   refused("max-tokens = 3000000000\n", "1: max-tokens: ");
   refused("top-p = \"low\"\n", "1: top-p: must be a number");
-  refused("drafter = \"oracle\"\n", "1: drafter: oracle not in");
+  refused("drafter = \"oracle\"\n", "1: drafter: oracle must be");
   refused("draft-model = 7\n", "1: draft-model: must be a text in quotes");
   refused("quiet = 1\n", "1: quiet: must be true or false");
   refused("stop = [\"a\",\n 7]\n", "2: stop: must be a text in quotes, or a list of them");
@@ -132,9 +132,9 @@ TEST_F(Settings, AVariableThatNobodyReadsIsTold) {
 
 TEST_F(Settings, ABadVariableIsToldWithItsFlag) {
   expect_error(generate({"--prompt", "x"}, {.env = {{"OUTRIDER_THREADS", "many"}}}),
-               {"--threads", "many (from OUTRIDER_THREADS)"});
+               {"--threads", "--threads many: must be a whole number (from OUTRIDER_THREADS)"});
   expect_error(generate({"--prompt", "x", "--threads", "few"}, {.env = {{"OUTRIDER_THREADS", "many"}}}),
-               {"--threads = few\n"});
+               {"--threads few: must be a whole number\n"});
   expect_error(generate({"--prompt", "x"}, {.env = {{"OUTRIDER_DRAFTER", "oracle"}}}),
                {"--drafter", "oracle"});
 }
