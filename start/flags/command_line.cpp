@@ -177,8 +177,9 @@ void add_config_layer(CLI::App& command, std::string& config_file) {
   for (CLI::Option* option : command.get_options()) {
     if (option != command.get_help_ptr()) option->envname(variable_of(*option));
     option->allow_extra_args(false);  // a flag that may be repeated takes one value each time
-    // A text behind the command and --prompt are two texts.
-    if (option->get_expected_max() <= 1 && option != command.get_option_no_throw("--prompt"))
+    // A text behind the command and --prompt are two texts; of two models one would be ignored.
+    const auto is = [&](const char* name) { return option == command.get_option_no_throw(name); };
+    if (option->get_expected_max() <= 1 && !is("--prompt") && !is("--model") && !is("--draft-model"))
       option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   add_config_file(command, config_file);

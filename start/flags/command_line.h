@@ -14,7 +14,8 @@ class ParseError;
 namespace outrider {
 
 // Adds --config and the environment to a command whose options are complete: each option with a long name
-// reads OUTRIDER_ and that name. A repeated single-valued flag takes its last value.
+// reads OUTRIDER_ and that name. A repeated single-valued flag takes its last value, except a model and a
+// prompt, which are refused.
 void add_config_layer(CLI::App& command, std::string& config_file);
 
 // Adds only --config, to a command whose flags differ in meaning from other commands (in `simulate plan`

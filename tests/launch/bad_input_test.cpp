@@ -121,6 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"pipeline_unknown",
                  {"--pipeline", "x"},
                  {"--pipeline x: must be one of lockstep, ahead, fanout, auto"}},
+        BadFlags{"two_models", {"-m", "other"}, {"--model is given more than once"}},
         BadFlags{"policy_unknown", {"--gamma-policy", "fixd"}, {"'fixd'", "'fixed'", "list"}},
         BadFlags{
             "length_and_policy", {"-g", "3", "--gamma-policy", "ewma"}, {"--gamma-policy ewma", "drop one"}},
