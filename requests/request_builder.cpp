@@ -172,7 +172,12 @@ std::string_view RequestBuilder::chat_template() const {
   return model_.chat.ok() ? std::string_view((*model_.chat)->source()) : std::string_view();
 }
 
-Status RequestBuilder::check_chat() const { return model_.chat.status().in("--model " + model_.directory); }
+// Most errors name the file of the template, which is in the directory.
+Status RequestBuilder::check_chat() const {
+  const Status& status = model_.chat.status();
+  return status.in(status.message().starts_with(model_.directory) ? "--model"
+                                                                  : "--model " + model_.directory);
+}
 
 Result<std::string> RequestBuilder::render(const std::vector<ChatMessage>& messages,
                                            const ChatOptions& options) const {

@@ -364,10 +364,12 @@ Result<int> coordinate(const ChatSettings& settings, const ClusterSettings& clus
   ASSIGN_OR_RETURN(auto policy, parse_gamma_policy(cluster.speculation.policy()));
   RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, settings.request.rule));
   const auto chat = load_chat_template(cluster.models.model, settings.chat_template);
-  if (!chat.ok())
-    return chat.status().in(settings.chat_template.empty()
-                                ? "chat needs a template; give --chat-template FILE"
-                                : "--chat-template");
+  if (chat.status().code() == StatusCode::kNotFound && settings.chat_template.empty())
+    return not_found(
+        fmt::format("--model {}: the model has no chat template, which chat needs; give "
+                    "--chat-template FILE",
+                    cluster.models.model));
+  if (!chat.ok()) return chat.status().in(settings.chat_template.empty() ? "--model" : "--chat-template");
   const RequestBuilder builder(request_model(cluster.models, cluster.speculation, prepared, chat));
   RETURN_IF_ERROR(builder.build(settings.request, RequestBuilder::Names::kFlags).status());
   CoordinatorEngine engine({.max_num_seqs = cluster.models.sequences(),

@@ -109,6 +109,10 @@ TEST_F(Chat, AModelWithoutATemplateIsRefused) {
   const Outcome run = outrider_program({"chat", demo_target()});
   EXPECT_EQ(run.code, 2);
   EXPECT_NE(run.err.find("--chat-template FILE"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("plain text"), std::string::npos) << "a second advice: " << run.err;
+  const Outcome once = outrider_program({"generate", demo_target(), "x", "--chat"});
+  const std::string path = demo_target().string();
+  EXPECT_EQ(once.err.find(path), once.err.rfind(path)) << once.err;
 }
 
 class Names : public ::testing::Test {
