@@ -222,14 +222,19 @@ class ChatSession {
         return {};
       case Kind::kClear:
         set_system(system_);
+        confirm("a new conversation begins");
         return {};
       case Kind::kSystem:
         set_system(command.text);
+        confirm("a new conversation begins, with this system message");
         return {};
       case Kind::kAgain:
         return ask_again();
-      case Kind::kUndo:
-        return undo().status();
+      case Kind::kUndo: {
+        ASSIGN_OR_RETURN(const std::string text, undo());
+        confirm(fmt::format("forgot the message \"{}\" and its answer", printable(text, kShownOfMessage)));
+        return {};
+      }
       case Kind::kSet:
         return set(command.text);
       case Kind::kSave:
@@ -239,6 +244,11 @@ class ChatSession {
         return {};
     }
     return {};
+  }
+
+  // A line about a command that shows nothing else.
+  void confirm(const std::string& what) const {
+    if (!quiet_) tell_error(what);
   }
 
   void set_system(const std::string& text) {
@@ -254,16 +264,19 @@ class ChatSession {
     }
     RequestParams changed = params_;
     RETURN_IF_ERROR(set_chat_parameter(assignment, changed));
-    RETURN_IF_ERROR(builder_.build(changed, RequestBuilder::Names::kFlags).status());
+    if (const Status good = builder_.build(changed, RequestBuilder::Names::kFlags).status(); !good.ok())
+      return good.message().starts_with("--")
+                 ? Status(good.code(), "/set " + good.message().substr(std::string_view("--").size()))
+                 : good;
     params_ = std::move(changed);
     answers_ = 0;
+    confirm(chat_parameters(params_));
     return {};
   }
 
   // The message that was taken back.
   Result<std::string> undo() {
-    const auto last = std::find_if(messages_.rbegin(), messages_.rend(),
-                                   [](const ChatMessage& message) { return message.role == "user"; });
+    const auto last = std::find_if(messages_.rbegin(), messages_.rend(), is_of_user);
     if (last == messages_.rend()) return invalid_argument("there is no message yet");
     std::string text = last->content;
     messages_.erase(std::prev(last.base()), messages_.end());
@@ -279,6 +292,8 @@ class ChatSession {
   }
 
   Status save(const std::string& file) {
+    if (std::none_of(messages_.begin(), messages_.end(), is_of_user))
+      return invalid_argument("/save: there is nothing to save, because the conversation has no message yet");
     if (TemporaryFile::replaces(file))
       return invalid_argument(
           fmt::format("/save {}: it exists already; choose another name", printable(file)));
@@ -345,6 +360,11 @@ class ChatSession {
     tell_error(about);
     return {};
   }
+
+  static bool is_of_user(const ChatMessage& message) { return message.role == "user"; }
+
+  static constexpr size_t kShownOfMessage = 40;  // bytes
+  static constexpr int64_t kRoomForAnswer = 8;   // an answer may have this part of the context at least
 
   RequestParams params_;
   const bool quiet_;

@@ -79,19 +79,29 @@ TEST_F(Chat, AConversationIsSavedAsARequest) {
 }
 
 TEST_F(Chat, WhatCannotBeDoneIsToldAndTheConversationGoesOn) {
-  for (const auto& [line, part] :
-       std::vector<std::pair<std::string, std::string>>{{"/helo", "/help"},
-                                                        {"/set temperature warm", "warm is not a number"},
-                                                        {"/set temperature -1", "temperature"},
-                                                        {"/set speed 1", "/set knows"},
-                                                        {"/save", "FILE"},
-                                                        {"/again", "no message"},
-                                                        {std::string(40000, 'x'), "the context"}}) {
+  for (const auto& [line, part] : std::vector<std::pair<std::string, std::string>>{
+           {"/helo", "/help"},
+           {"/set temperature warm", "warm is not a number"},
+           {"/set temperature -3", "/set temperature -3: must"},
+           {"/save " + (dir_ / "none").string(), "nothing to save"},
+           {"/set speed 1", "/set knows"},
+           {"/save", "FILE"},
+           {"/again", "no message"},
+           {std::string(40000, 'x'), "the context"}}) {
     const Outcome run = chat(line + "\nOnce\n");
     EXPECT_EQ(run.code, 1) << run.describe();
     EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
     EXPECT_EQ(run.out, chat("Once\n").out);
   }
+}
+
+TEST_F(Chat, ACommandThatShowsNothingElseIsConfirmed) {
+  const Outcome run = outrider_program(
+      {"chat", demo_target(), "--chat-template", template_, "-n", "4"},
+      {.input = dir_.write("lines", "Once\n/undo\n/set top-k 7\n/clear\n/system Be brief.\n")});
+  for (const char* part : {"forgot the message \"Once\" and its answer", "top-k 7",
+                           "a new conversation begins\n", "with this system message\n"})
+    EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
 }
 
 TEST_F(Chat, SetAloneShowsTheParameters) {
