@@ -308,22 +308,58 @@ class ChatSession {
 
   // A message that is not answered leaves the conversation as it was.
   Status ask(const std::string& text) {
+    const std::vector<ChatMessage> before = messages_;
     messages_.push_back({"user", text});
     const Status asked = answer();
-    if (!asked.ok()) messages_.pop_back();
+    if (!asked.ok()) messages_ = before;
     return asked;
   }
 
-  Status answer() {
+  Result<std::vector<TokenId>> prompt() const {
     ASSIGN_OR_RETURN(const std::string rendered, builder_.render(messages_, {}));
-    ASSIGN_OR_RETURN(auto prompt,
-                     builder_.encode(rendered, SpecialTokens::kOmit, RequestBuilder::Names::kFlags));
-    const int64_t room = builder_.max_context() - static_cast<int64_t>(prompt.size());
-    if (room < 1)
+    return builder_.encode(rendered, SpecialTokens::kOmit, RequestBuilder::Names::kFlags);
+  }
+
+  int64_t room_behind(const std::vector<TokenId>& prompt) const {
+    return builder_.max_context() - static_cast<int64_t>(prompt.size());
+  }
+
+  // Removes the oldest message of the user and its answer; the system message stays. False: only the message
+  // to be answered is left.
+  bool drop_oldest_exchange() {
+    const auto first = std::find_if(messages_.begin(), messages_.end(), is_of_user);
+    if (first == messages_.end()) return false;
+    const auto second = std::find_if(std::next(first), messages_.end(), is_of_user);
+    if (second == messages_.end()) return false;
+    messages_.erase(first, second);
+    return true;
+  }
+
+  // The prompt of the conversation, without its oldest exchanges if they would leave hardly any room for an
+  // answer.
+  Result<std::vector<TokenId>> fitting_prompt() {
+    const int64_t wanted = std::min<int64_t>(params_.max_tokens, builder_.max_context() / kRoomForAnswer);
+    ASSIGN_OR_RETURN(std::vector<TokenId> ids, prompt());
+    int dropped = 0;
+    for (; room_behind(ids) < wanted && drop_oldest_exchange(); ++dropped) {
+      ASSIGN_OR_RETURN(ids, prompt());
+    }
+    if (room_behind(ids) < 1)
       return invalid_argument(fmt::format(
-          "the conversation has {} tokens and the context {}; /undo takes the last exchange back, "
-          "/clear begins a new one, and --max-model-len may allow more",
-          prompt.size(), builder_.max_context()));
+          "the message, with what the template and the system message add, has {} tokens and the context {}; "
+          "shorten it, or allow more with --max-model-len",
+          ids.size(), builder_.max_context()));
+    if (dropped > 0)
+      tell_error(fmt::format("the {} dropped, because the conversation fills the context of {} tokens",
+                             dropped == 1 ? "oldest message and its answer are"
+                                          : fmt::format("{} oldest messages and their answers are", dropped),
+                             builder_.max_context()));
+    return ids;
+  }
+
+  Status answer() {
+    ASSIGN_OR_RETURN(auto prompt, fitting_prompt());
+    const int64_t room = room_behind(prompt);
     RequestParams params = params_;
     params.max_tokens = static_cast<int>(std::min<int64_t>(params.max_tokens, room));
     params.seed = hash_combine(params.seed, answers_++);

@@ -104,6 +104,17 @@ TEST_F(Chat, ACommandThatShowsNothingElseIsConfirmed) {
     EXPECT_NE(run.err.find(part), std::string::npos) << run.err;
 }
 
+// The first message and its answer leave; the system message stays.
+TEST_F(Chat, TheOldestMessagesLeaveAFullContext) {
+  const std::string once = "Once upon a time there was a little girl named Lily", then = "Then she ran";
+  const json system{{"role", "system"}, {"content", "Be brief."}};
+  const std::string second = answer_to({system, {{"role", "user"}, {"content", then}}});
+  const Outcome run = chat(once + "\n" + then + "\n", {"-c", "48", "--system", "Be brief."});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_TRUE(run.out.ends_with(second + "\n")) << run.out << "\nwanted: " << second;
+  EXPECT_NE(run.err.find("the oldest message and its answer are dropped"), std::string::npos) << run.err;
+}
+
 TEST_F(Chat, SetAloneShowsTheParameters) {
   const Outcome run = chat("/set max-tokens 7\n/set\n");
   EXPECT_NE(run.err.find("max-tokens 7, seed 0"), std::string::npos) << run.err;
