@@ -146,20 +146,24 @@ void lay_out_codes(TensorView<const float, 2> x, const PackedMatrix& weight, Ind
   }
 }
 
-// Up to kMaxGroupColumns columns of one row -> integers, zero from `count` to the next multiple of 32. A NaN
+// Up to kMaxGroupColumns columns of one row -> integers, zero from `count` to the next multiple of 8. A NaN
 // or an infinity among them makes the scale NaN, and so every output that reads it.
 HWY_INLINE float quantize_group(const float* x, int64_t count, int8_t* integers, int32_t& sum) {
   const F f;
   const hn::RebindToSigned<F> i32;
   const hn::Rebind<int8_t, F> i8;
-  constexpr int64_t kStep = 32;  // most groups
-  const int64_t size = HWY_MIN(kMaxGroupColumns, (count + kStep - 1) / kStep * kStep);
-  HWY_ALIGN float values[kMaxGroupColumns + kLanes];
-  for (int64_t i = 0; i < size; i += kLanes) hn::Store(hn::Zero(f), f, values + i);
-  for (int64_t i = 0; i < count; ++i) values[i] = x[i];
+  constexpr int64_t kStep = HWY_MAX(kLanes, 8);  // kernels read whole words of columns
+  const int64_t size = (count + kStep - 1) / kStep * kStep;
+  HWY_ALIGN float copy[kMaxGroupColumns + kStep];
+  const float* values = x;
+  if (size != count) {
+    for (int64_t i = 0; i < size; i += kLanes) hn::Store(hn::Zero(f), f, copy + i);
+    for (int64_t i = 0; i < count; ++i) copy[i] = x[i];
+    values = copy;
+  }
   auto best = hn::Zero(f), poison = hn::Zero(f);
   for (int64_t i = 0; i < size; i += kLanes) {
-    const auto v = hn::Load(f, values + i);
+    const auto v = hn::LoadU(f, values + i);
     best = hn::Max(best, hn::Abs(v));
     poison = hn::MulAdd(v, hn::Zero(f), poison);
   }
@@ -167,7 +171,7 @@ HWY_INLINE float quantize_group(const float* x, int64_t count, int8_t* integers,
   const float unit = largest > 1e-30f ? 127 / largest : 0;  // less is noise, and its inverse might overflow
   auto sums = hn::Zero(i32);
   for (int64_t i = 0; i < size; i += kLanes) {
-    const auto v = hn::Load(f, values + i);
+    const auto v = hn::LoadU(f, values + i);
     const auto q = hn::NearestInt(hn::IfThenElseZero(hn::IsFinite(v), hn::Mul(v, hn::Set(f, unit))));
     sums = hn::Add(sums, q);
     hn::StoreU(hn::DemoteTo(i8, q), i8, integers + i);
