@@ -71,6 +71,7 @@ inline EngineNumbers counted_numbers() {
   t.prefix_hits = 62;
   t.first_submit_at = Clock::time_point{} + milliseconds(1000);
   t.last_finish_at = Clock::time_point{} + milliseconds(3500);
+  t.busy = milliseconds(2500);
   for (size_t kind = 0; kind < 10; ++kind) {  // so that more kinds change nothing here
     numbers.wire.sent_messages[kind] = 200 + kind;
     numbers.wire.sent_bytes[kind] = 300 + kind;
