@@ -76,11 +76,12 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
           .remaining = remaining(live)};
 }
 
-// Until a drafter of this kind has prefilled much, it is assumed to be a few times as fast as the target.
+// Until a drafter of this kind has measured or shown its prefill, it is assumed to be a few times as fast as
+// the target, and a short prefill to take no longer than a draft step.
 double DraftTerms::prefill_seconds(const LiveRequest& live, const CostModel& cost) const {
   const int32_t unread = live.unread();
-  if (unread <= kCatchUpTokens) return 0;
   if (cost.read_token_seconds() > 0) return unread * cost.read_token_seconds();
+  if (unread <= kCatchUpTokens) return 0;
   constexpr double kGuess = 0.3;
   return kGuess * std::chrono::duration<double>(target_.times.prefill(unread)).count();
 }
