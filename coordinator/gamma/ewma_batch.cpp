@@ -7,8 +7,11 @@
 namespace outrider {
 namespace {
 
-constexpr int32_t kFirstLength = 1;      // until the cost of drafting is known
-constexpr double kLongWait = 4;          // plain steps: longer prefills are not waited for
+constexpr int32_t kFirstLength = 1;  // until the cost of drafting is known
+constexpr double kLongWait = 4;      // plain steps: longer prefills are not waited for
+// A trial costs time whose gain is unlikely where even drafts of this acceptance would lose. Costs may
+// change, so trials are not given up.
+constexpr double kBestAcceptance = 0.95, kHopelessShare = 0.125;
 constexpr double kMinProbeDraft = 0.25;  // plain steps; the least assumed cost of a probe draft: wake-ups
 
 }  // namespace
@@ -96,6 +99,7 @@ void EwmaBatch::decide(const CostModel& cost) {
   if (step_over) settle(cost, total_context, trials_.ended(early));
   const GoodputChoice best = best_choice(cost, total_context);
   choose(cost, total_context, best, all_chosen);
+  is_hopeless_ = !finds_ && !drafts_could_pay(cost, total_context);
   if (step_over) consider_trial(cost, best.rate);
   consider_rehearsal(cost);
 }
@@ -139,6 +143,17 @@ void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoi
   }
 }
 
+bool EwmaBatch::drafts_could_pay(const CostModel& cost, int64_t context) const {
+  const bool is_known =
+      cost.is_in_seconds() && !cost.draft_doubted() && (cost.draft_known() || cost.draft_expected());
+  if (!is_known) return true;
+  std::vector<int32_t> limits;
+  for (const EwmaMember* member : members_) limits.push_back(member->limit);
+  const std::vector<double> acceptance(members_.size(), kBestAcceptance);
+  const GoodputChoice best = allocate_goodput(acceptance, limits, cost, context);
+  return best.rate > (1 + options_.switch_gain) * static_cast<double>(members_.size()) / plain_seconds_;
+}
+
 double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const {
   if (finds_ && std::any_of(members_.begin(), members_.end(), [](const auto* m) { return m->gamma > 0; }))
     return found_.rate(cost, static_cast<int32_t>(members_.size()), context);
@@ -173,7 +188,7 @@ void EwmaBatch::settle(const CostModel& cost, int64_t context, Trials::Kind tria
   } else if (trial == Trials::Kind::kPlain) {
     trials_.settle_plain(seconds, step.rounds);
   } else {
-    trials_.settle_other(seconds);
+    trials_.settle_other(is_hopeless_ ? kHopelessShare * seconds : seconds);
   }
 }
 

@@ -82,6 +82,7 @@ class EwmaBatch {
   GoodputChoice best_choice(const CostModel& cost, int64_t context);
   void drop_unpaid_prefills(const CostModel& cost, int64_t context);
   void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
+  bool drafts_could_pay(const CostModel& cost, int64_t context) const;
   double rate_of_present(const CostModel& cost, int64_t context) const;
   void consider_trial(const CostModel& cost, double best_rate);
   void consider_rehearsal(const CostModel& cost);
@@ -98,6 +99,7 @@ class EwmaBatch {
   Trials trials_;
   Standing standing_;
   bool stale_ = true;
+  bool is_hopeless_ = false;  // at these costs no acceptance would make drafts pay
   int32_t expected_members_ = 0;
   UnreadPrompt usual_unread_;
 
