@@ -95,7 +95,7 @@ int target_ranks(const ModelSettings& models) {
   return models.data_parallel_size * models.tensor_parallel_size;
 }
 
-PassTimes warm_up(Model& model, Collectives& group, Role role) {
+PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed) {
   using Nanoseconds = uint64_t;
   constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
   constexpr size_t kTurns = 10;
@@ -125,7 +125,8 @@ PassTimes warm_up(Model& model, Collectives& group, Role role) {
     return slowest;
   };
   // Passes of one row may use another kernel, so both kinds have a first pass that does not count.
-  if (!rows.empty() && std::max(pass(std::min(kUsualRows, rows.back()), 1), pass(1, 1)) >= kTooLong)
+  if (!rows.empty() &&
+      (std::max(pass(std::min(kUsualRows, rows.back()), 1), pass(1, 1)) >= kTooLong || !is_timed))
     rows.clear();
   // The least time of each number of rows: other programs, cold caches and sleeping threads only add to it.
   std::vector<Nanoseconds> times(rows.size(), kFailed);
@@ -157,7 +158,7 @@ PassTimes warm_up(Model& model, Collectives& group, Role role) {
 }
 
 Result<LoadedModel> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                RoleThreads threads, Collectives& group, int target_group) {
+                                RoleThreads threads, Collectives& group, int target_group, bool is_timed) {
   ASSIGN_OR_RETURN(ModelOptions model_opts,
                    model_options(settings.models, prepared, threads, settings.models.max_num_seqs));
   Progress progress("loading target", group.rank() == 0 && target_group == 0 && !settings.quiet);
@@ -184,7 +185,7 @@ Result<LoadedModel> load_target(const RoleSettings& settings, const Preparation&
     ASSIGN_OR_RETURN(loaded.model, Model::load(settings.models.model, model_opts, group));
   }
   group.meet();  // ranks do not load equally fast, and passes have a deadline
-  loaded.pass_times = warm_up(*loaded.model, group, Role::kTarget);
+  loaded.pass_times = warm_up(*loaded.model, group, Role::kTarget, is_timed);
   return loaded;
 }
 

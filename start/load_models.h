@@ -26,9 +26,9 @@ int target_ranks(const ModelSettings& models);
 // to six times as long as later ones, because memory, threads and caches are cold. That would slow the first
 // answer, and distort the pass times of the draft length policy. All ranks make the same passes. Returns
 // Hello::pass_times by the slowest rank: of a target by rows, of a draft model for a step, five sequences and
-// a prefill. It takes about a second at most, but two passes at least. Models of one process are measured one
-// after the other, once no model is loading.
-PassTimes warm_up(Model& model, Collectives& group, Role role);
+// a prefill. It takes about a second at most, but two passes at least; without `is_timed` these alone, and it
+// returns nothing. Models of one process are measured one after the other, once no model is loading.
+PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed = true);
 
 struct LoadedModel {
   std::unique_ptr<Model> model;
@@ -36,9 +36,11 @@ struct LoadedModel {
 };
 
 // Loads this rank's shard of the target, in this target group, once all ranks have theirs; and the draft
-// model, or this rank's shard of it (draft_ranks.h), which is warmed up if there is only one.
+// model, or this rank's shard of it (draft_ranks.h), which is warmed up if there is only one. `is_timed`: a
+// drafter may need the target's pass times; the same on all ranks.
 Result<LoadedModel> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                RoleThreads threads, Collectives& group, int target_group = 0);
+                                RoleThreads threads, Collectives& group, int target_group = 0,
+                                bool is_timed = true);
 Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                                Collectives& group);
 

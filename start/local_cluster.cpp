@@ -126,7 +126,8 @@ Status LocalCluster::start_target() {
       const PassTimes times = models_ ? models_->target_times : PassTimes();
       RETURN_IF_ERROR(start_role([this, g, &rank = *group[r], transport, model, times] {
         note(run_target_rank(settings_, prepared_, target_threads(settings_.models), rank, transport.get(),
-                             {model, times, head_}, lend(Role::kTarget), {}, static_cast<int>(g)));
+                             {model, times, head_, settings_.speculates()}, lend(Role::kTarget), {},
+                             static_cast<int>(g)));
       }));
     }
   }

@@ -27,6 +27,7 @@ struct Loaded {
   Model* model = nullptr;
   PassTimes pass_times = {};  // of the model (LoadedModel)
   std::shared_ptr<const DraftHead> head;
+  bool is_timed = true;  // as of load_target()
 };
 
 // Each role loads its model, unless it is given one, and serves until its Shutdown. An error was also

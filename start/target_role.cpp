@@ -125,7 +125,7 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
       vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
   LoadedModel own;
   if (!loaded.model) {
-    ASSIGN_OR_RETURN(own, load_target(settings, prepared, threads, group, target_group));
+    ASSIGN_OR_RETURN(own, load_target(settings, prepared, threads, group, target_group, loaded.is_timed));
     loaded.model = own.model.get();
     loaded.pass_times = own.pass_times;
   }
