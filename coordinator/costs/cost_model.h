@@ -71,6 +71,10 @@ class CostModel {
   }
   // A worker measured its draft model. The way to it is unknown.
   bool draft_expected() const { return scaled_ && drafts_.is_expected(); }
+  // Draft steps take about as long as a worker measured before it joined.
+  bool draft_as_expected() const {
+    return draft_expected() && !draft_doubted() && drafts_.surprising_step() == 0;
+  }
   // True after a single slow draft: it may have waited for a core, or for threads and memory in their first
   // use.
   bool draft_doubted() const {

@@ -144,9 +144,9 @@ void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoi
 }
 
 bool EwmaBatch::drafts_could_pay(const CostModel& cost, int64_t context) const {
-  const bool is_known =
-      cost.is_in_seconds() && !cost.draft_doubted() && (cost.draft_known() || cost.draft_expected());
-  if (!is_known) return true;
+  const bool is_sure = cost.is_in_seconds() && cost.draft_as_expected() &&
+                       std::all_of(members_.begin(), members_.end(), [](const auto* m) { return m->local; });
+  if (!is_sure) return true;
   std::vector<int32_t> limits;
   for (const EwmaMember* member : members_) limits.push_back(member->limit);
   const std::vector<double> acceptance(members_.size(), kBestAcceptance);

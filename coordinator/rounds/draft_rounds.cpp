@@ -77,12 +77,12 @@ void DraftRounds::rehearse(LiveRequest& live, Turn& turn) {
 }
 
 // True if the worker is busy with other sequences of this step, so prefilling this sequence's new tokens too
-// costs no wake-up. An idle worker is left asleep and prefills them all at its next draft. The policy decides
-// whether the prefill of a prompt pays.
+// costs no wake-up. An idle worker is left asleep and prefills them all at its next draft. In this
+// process a prompt takes the target's time, so the policy decides whether its prefill pays.
 bool DraftRounds::prefills_along(const LiveRequest& live, const PoolWorker& worker) const {
   return worker.drafts_around(target_.index, target_.planner.next_step()) && !live.link.probe_draft &&
-         live.unread() == 0 &&
-         live.link.known < live.sequence.committed() && live.sequence.committed() <= worker.max_context();
+         (live.unread() == 0 || !terms_.is_local(worker)) && live.link.known < live.sequence.committed() &&
+         live.sequence.committed() <= worker.max_context();
 }
 
 // ---- Propose --------------------------------------------------------------------------------------------

@@ -68,18 +68,20 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
                           : ProbeDrafts::tests(live) ? ProbeDraftMode::kTests
                                                      : ProbeDraftMode::kCosts,
           .probe_draft_out = live.link.probe_draft.has_value(),
-          .local = worker.process() != 0 && worker.process() == options_.process,
+          .local = is_local(worker),
           .found = worker.finds_text() && worker.is_without_model() &&
                    !options_.tree.suits(live.request.sampling.rule),
-          .prefill_seconds =
-              worker.is_without_model() ? 0 : prefill_seconds(live, target_.costs.of(worker.kind())),
+          .prefill_seconds = worker.is_without_model() ? 0 : prefill_seconds(live, worker),
           .remaining = remaining(live)};
 }
 
 // Until a drafter of this kind has measured or shown its prefill, it is assumed to be a few times as fast as
-// the target, and a short prefill to take no longer than a draft step.
-double DraftTerms::prefill_seconds(const LiveRequest& live, const CostModel& cost) const {
+// the target. A short prefill is assumed to take no longer than a draft step, but for a drafter in this
+// process: it was measured when nothing else ran, while one that joins competes with the job.
+double DraftTerms::prefill_seconds(const LiveRequest& live, const PoolWorker& worker) const {
+  const CostModel& cost = target_.costs.of(worker.kind());
   const int32_t unread = live.unread();
+  if (unread <= kCatchUpTokens && !is_local(worker)) return 0;
   if (cost.read_token_seconds() > 0) return unread * cost.read_token_seconds();
   if (unread <= kCatchUpTokens) return 0;
   constexpr double kGuess = 0.3;

@@ -25,6 +25,10 @@ class DraftTerms {
   int32_t gamma_limit(const LiveRequest& live) const;
   int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
   GammaContext gamma_context(const LiveRequest& live, const PoolWorker& worker, int32_t batch_size) const;
+  // The worker is in the coordinator's process.
+  bool is_local(const PoolWorker& worker) const {
+    return worker.process() != 0 && worker.process() == options_.process;
+  }
   int32_t text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const;
   PassPrices price_passes(const CostModel& cost, int32_t batch_size, int32_t context) const;
   // Chooses the branching of a draft of this length, by a drafter of this kind, of at most `room` nodes.
@@ -37,7 +41,7 @@ class DraftTerms {
  private:
   TreeShape priced(const TreeShape& shape, int32_t gamma, int32_t batch_size, DrafterKind kind) const;
   QKind q_kind(const LiveRequest& live, const PoolWorker& worker) const;
-  double prefill_seconds(const LiveRequest& live, const CostModel& cost) const;
+  double prefill_seconds(const LiveRequest& live, const PoolWorker& worker) const;
   int32_t remaining(const LiveRequest& live) const;
 
   const ProtocolOptions& options_;
