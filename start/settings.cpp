@@ -154,9 +154,8 @@ static Status check_draft_vocab(const ModelSettings& m, const SpeculationSetting
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(s.q_format));
   if (q.kind == QKind::kHidden)
     return invalid_argument(
-        "--draft-vocab-size and --q-format hidden exclude each other: the target computes q over all ids "
-        "from "
-        "hidden states; drop one");
+        "--draft-vocab-size and --q-format hidden exclude each other: from hidden states the target computes "
+        "q over all ids; drop one");
   return {};
 }
 
