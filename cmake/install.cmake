@@ -1,5 +1,5 @@
-# What `cmake --install` and `cpack -G DEB` put on a machine: the program, its man page, completions of shells, the demo
-# pair, the dashboard, units for systemd, and the documents.
+# `cmake --install` and `cpack -G DEB` install the program, its man page, completions of shells, the demo pair, the
+# dashboard, units for systemd, and the documents.
 include(GNUInstallDirs)
 set(share ${CMAKE_INSTALL_DATADIR}/outrider)
 

@@ -166,7 +166,7 @@ Status complete_olmo3(const GgufKeys& keys, json& config) {
 
 constexpr int64_t kSigmoidGating = 2;
 
-// The routers of these families score by sigmoids.
+// Refuses a file whose router scores by another function than sigmoids.
 Status check_sigmoid_gating(const GgufKeys& keys) {
   ASSIGN_OR_RETURN(const auto gating, keys.integer("expert_gating_func"));
   if (gating.value_or(kSigmoidGating) == kSigmoidGating) return {};

@@ -35,7 +35,7 @@ constexpr auto kParts = std::to_array<std::pair<std::string_view, std::string_vi
      {"ffn_up", "mlp.up_proj"},
      {"ffn_down", "mlp.down_proj"},
      {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-     // Of a module of multi-token prediction, a layer behind the last.
+     // The tensors of a multi-token prediction module, which are stored as a layer behind the last.
      {"nextn.eh_proj", "eh_proj"},
      {"nextn.embed_tokens", "embed_tokens"},
      {"nextn.enorm", "enorm"},

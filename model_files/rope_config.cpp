@@ -24,7 +24,7 @@ using Keys = std::string_view;
 constexpr std::array kAlways =
     std::to_array<Keys>({"rope_type", "type", "rope_theta", "partial_rotary_factor"});
 constexpr std::array kFactorKeys = std::to_array<Keys>({"factor"});
-// Of Hunyuan. With "alpha", the class reads none of the others.
+// Hunyuan's scaling. With "alpha", its class in transformers reads no other key.
 constexpr std::array kAlphaKeys =
     std::to_array<Keys>({"alpha", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"});
 constexpr std::array kLlama3Keys = std::to_array<Keys>(

@@ -42,7 +42,7 @@ std::string q_format_used(const RunDescription& run, const std::vector<PromptReq
   return some_rows ? hidden + " or " + budget : hidden;
 }
 
-// Drafts that rounds waited for, all of them without a token.
+// `drafts`: the number of drafts that rounds waited for. No draft had a token.
 std::string why_drafts_are_empty(const RunDescription& run, int64_t drafts) {
   return fmt::format("nothing was drafted: {} drafts had no token, {}\n", drafts,
                      run.drafts_from_text_alone

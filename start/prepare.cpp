@@ -137,7 +137,7 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
 }
 
 // Reads the target's tokenizer, and returns the drafter's (read_drafter). Large vocabularies take long, so
-// two of them are read at the same time.
+// both tokenizers are read at the same time.
 Result<std::unique_ptr<Tokenizer>> read_tokenizers(const ModelSettings& models, Preparation& p) {
   if (!models.uses_draft_model()) {
     ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", models.model));

@@ -49,9 +49,9 @@ class EwmaBatch {
   explicit EwmaBatch(const EwmaOptions& options);
   void join(EwmaMember* member);
   void leave(EwmaMember* member);
-  // So many sequences will join after their prefill on the target.
+  // The number of sequences that join after their prefill on the target.
   void expect_members(int32_t count) { expected_members_ = count; }
-  // What the drafter had to prefill for a sequence that joins. Expected sequences are taken for such ones.
+  // The drafter's prefill for the newest sequence. The price for an expected sequence is assumed to be equal.
   void expect_unread(const UnreadPrompt& unread) { usual_unread_ = unread; }
   void decide(const CostModel& cost);  // unless nothing happened since
   void learn(const RoundOutcome& outcome);

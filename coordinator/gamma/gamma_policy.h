@@ -28,7 +28,7 @@ enum class ProbeDraftMode : uint8_t {
 struct GammaContext {
   int32_t limit = 0;                // the caller clamps to this anyway: DraftRounds::gamma_limit
   int32_t batch_size = 1;           // running sequences
-  int32_t in_prefill = 0;           // of them: those that the target still prefills
+  int32_t in_prefill = 0;           // running sequences that the target still prefills
   int32_t group = 0;                // the target group that they run in; another one after it was lost
   int32_t context_length = 0;       // C
   const CostModel* cost = nullptr;  // the cost of rounds here; null: unknown

@@ -38,7 +38,7 @@ struct MatmulScratch {
 void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
             const PackedMatrix& weight, TensorView<float, 2> out);
 
-// The same, for the first out.extent(1) outputs alone: a multiple of kTileColumns, or all of them.
+// As matmul(), for the first out.extent(1) outputs: a multiple of kTileColumns, or all outputs.
 void matmul_first(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
                   const PackedMatrix& weight, TensorView<float, 2> out);
 

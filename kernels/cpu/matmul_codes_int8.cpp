@@ -247,9 +247,9 @@ HWY_INLINE void add_run_codes(const std::byte* line, int64_t columns, const uint
 }
 #endif
 
-// What the codes of a run share, for one vector of outputs.
+// Numbers that all codes of a run share, for one vector of outputs.
 struct RunNumbers {
-  V scale, zero, minimum;  // zero: less what was taken from the codes before
+  V scale, zero, minimum;  // zero: less the constant that unpacking took from the codes
 };
 HWY_INLINE RunNumbers load_run_numbers(const LeafJob& job, const CodeLayout::Run& run, int64_t lane) {
   const CodeLayout& c = *job.codes;

@@ -35,7 +35,7 @@ const Pair& small_draft() {
   return pair;
 }
 
-// A draft model with all ids, which draws only the first of them.
+// A draft model that reads all ids and draws only the first kCutVocab.
 const Pair& short_head() {
   static const testing::PerturbedModel draft(kWhole, 0.2f);
   static const Pair pair{"short head", testing::golden_model(kWhole).string(), draft.path(), kWholeVocab,

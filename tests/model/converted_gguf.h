@@ -24,7 +24,7 @@ using nlohmann::json;
 
 inline std::filesystem::path gguf_goldens() { return source_dir() / "tests/goldens/gguf_models"; }
 
-// What the converter could not say, and sums of its tensors, of every model.
+// For every model: keys that the converter could not write, and sums of its tensors.
 inline json gguf_cases() {
   static const json all = json::parse(std::ifstream(gguf_goldens() / "cases.json"));
   return all;
