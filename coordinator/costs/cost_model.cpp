@@ -12,6 +12,7 @@ constexpr double kForget = 0.98;           // weight of old measurements at each
 constexpr double kPseudoRows[] = {1, 9};   // plain decoding and a usual draft
 constexpr double kMeasuredWeight = 4;      // weight of the target's own measurement, in passes
 constexpr double kLongestExpected = 3600;  // seconds of a pass
+constexpr double kSlowerMachine = 2;       // times the measured pass: see fit()
 constexpr double kContextRidge = 1e-3;     // of the context term, relative to its own spread
 constexpr double kMissedPrior = 4;         // passes that found the line right, if passes of as many
                                            // rows differ by so much (a share):
@@ -49,6 +50,7 @@ void CostModel::expect_passes(const PassTimes& measured) {
   curve_ = RowCurve(measured.by_rows);
   if (curve_.is_measured() && measured.row_ns > 0) {
     expected_pass_ = std::min(kLongestExpected, static_cast<double>(measured.row_ns) * 1e-9);
+    pass_measured_ = true;
     if (!std::exchange(scaled_, true)) drafts_.scale(expected_pass_);
   }
   believe_prior();
@@ -67,16 +69,22 @@ void CostModel::expect_drafts(const PassTimes& measured) {
 
 // The measured curve stays a part of the fit, at the level of the passes so far: passes of two similar
 // numbers of rows do not show a slope. Its weight falls from kMeasuredWeight to one pass. It is measured
-// without a context, so it takes the mean context and shows no cost of one.
+// without a context, so it takes the mean context and shows no cost of one. Passes slower than measured
+// stretch the curve up to kSlowerMachine: the cores have other work. What is beyond that is no work of rows,
+// and is added: messages between hosts take as long for every number of rows.
 VerifyCost CostModel::fit() const {
   if (!curve_.is_measured()) return sums_.fit();
-  const double level = sums_.w > 0 ? sums_.t / sums_.n : expected_pass_;
+  double level = sums_.w > 0 ? sums_.t / sums_.n : expected_pass_, besides = 0;
+  if (pass_measured_ && level > kSlowerMachine * expected_pass_) {
+    level = kSlowerMachine * expected_pass_;
+    besides = (sums_.t - level * sums_.n) / sums_.w;
+  }
   const double context = sums_.w > 0 ? sums_.k / sums_.w : 0;
   const double weight = 1 + (kMeasuredWeight - 1) * std::pow(kForget, static_cast<double>(passes_));
   Sums all = sums_;
   for (const double rows : kPseudoRows) {
     const double passes = curve_.of(rows);
-    all.add(passes, context, level * passes, weight / static_cast<double>(std::size(kPseudoRows)));
+    all.add(passes, context, besides + level * passes, weight / static_cast<double>(std::size(kPseudoRows)));
   }
   return all.fit();
 }

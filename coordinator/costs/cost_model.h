@@ -133,9 +133,10 @@ class CostModel {
   }
 
   CostPrior prior_;
-  RowCurve curve_;            // the fit is a line over its values
-  double expected_pass_ = 1;  // seconds or, if `scaled_` is false, a ratio
-  bool scaled_;               // absolute seconds are known
+  RowCurve curve_;              // the fit is a line over its values
+  double expected_pass_ = 1;    // seconds or, if `scaled_` is false, a ratio
+  bool pass_measured_ = false;  // `expected_pass_` is the target's measurement, in seconds
+  bool scaled_;                 // absolute seconds are known
   Sums prior_sums_, sums_;
   VerifyCost fit_;  // per_row: for each unit of curve_
   std::array<Pass, kFirst> first_;

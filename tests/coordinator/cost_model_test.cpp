@@ -70,6 +70,18 @@ TEST(CostModel, AMeasuredStaircaseIsKnownBeforeTheFirstPass) {
   EXPECT_NEAR(cost.verify_seconds(5, 10), 0.19, 0.01);
 }
 
+// A target behind a link: its passes take 15 ms longer than it measured, for any number of rows.
+TEST(CostModel, ALinkToTheTargetMakesNoRowDearer) {
+  const RowCost measured[]{{2, 1.15f}, {3, 1.6f}, {5, 2.8f}, {9, 4.8f}, {17, 9.f}};
+  CostModel cost;
+  cost.expect_passes({.row_ns = 1'200'000, .by_rows = {std::begin(measured), std::end(measured)}});
+  for (int passes = 1; passes <= 200; ++passes) {
+    cost.observe_verify(2, 10, 0.015 + 0.0012 * 1.15);
+    EXPECT_NEAR(cost.verify_seconds(2, 10), 0.01638, 1e-4) << passes;
+    EXPECT_LE(cost.verify_seconds(6, 10), 0.023) << passes << " passes; without the factor of 2: 0.019";
+  }
+}
+
 TEST(CostModel, AMeasurementWithoutOrderIsNone) {
   for (const std::vector<RowCost>& measured :
        {std::vector<RowCost>{{5, 2}, {2, 1}}, {{1, 1}}, {{2, 0}}, {{-3, 2}}, {{2, NAN}}}) {
