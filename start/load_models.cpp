@@ -148,7 +148,15 @@ PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed) {
         {.rows = static_cast<int32_t>(rows[i]),
          .passes = static_cast<float>(static_cast<double>(times[i]) / static_cast<double>(out.row_ns))});
   if (role == Role::kDraft && out.row_ns > 0 && model.max_positions() >= kPrefillRows) {
-    const Nanoseconds prefill = std::min(pass(kPrefillRows, 1), pass(kPrefillRows, 1));
+    constexpr size_t kLeastPrefills = 2;
+    constexpr Nanoseconds kPrefills = 50'000'000;  // after this time no further one begins
+    Nanoseconds prefill = kFailed, in_prefills = 0;
+    for (size_t turn = 0; turn < kLeastPrefills || (turn < kTurns && in_prefills < kPrefills); ++turn) {
+      const Nanoseconds time = pass(kPrefillRows, 1);
+      prefill = std::min(prefill, time);
+      if (time == kFailed) break;
+      in_prefills += time;
+    }
     if (prefill != kFailed)
       out.prefill_token_ns =
           std::max<int64_t>(1, (static_cast<int64_t>(prefill) - out.row_ns) / kPrefillRows);

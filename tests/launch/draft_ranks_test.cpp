@@ -129,10 +129,8 @@ TEST_F(DraftRanks, UnderMpirunTheyAreProcesses) {
   EXPECT_NE(refused.err.find("say draft=1x2"), std::string::npos) << refused.describe();
 }
 
-// The length is fixed: a worker that measures its steps while the job runs may look too slow to the default
-// policy.
 TEST_F(DraftRanks, AWorkerThatJoinsMayHaveSeveral) {
-  start_long_job({"-g", "4"});
+  start_long_job({});
   BackgroundProcess two = worker("two", {"--draft-model", demo_draft(), "--draft-tensor-parallel-size", "2"});
   ASSERT_TRUE(two.says("drafts for")) << two.err();
   expect_plain_text(plain(kLongJobTokens));
