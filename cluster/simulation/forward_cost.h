@@ -5,15 +5,19 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cluster/simulation/row_costs.h"
+
 namespace outrider {
 
 // seconds = max(base + experts(rows) + per_context * context, compute_per_row * rows) + per_row * rows +
 // overhead: reading the weights and the KV cache, or computing, whichever is longer, and what comes on top.
-// With compute_per_row 0 it is the linear model that the coordinator fits (coordinator/costs/cost_model.h).
+// Where `curve` has points it is a factor of `base`. With compute_per_row 0 and no curve it is the linear
+// model that the coordinator fits (coordinator/costs/cost_model.h).
 struct ForwardCost {
   double base = 0, per_row = 0, per_context = 0, compute_per_row = 0, overhead = 0;
   // Mixture-of-experts layers: the time to read all experts, and the share of the experts that one row uses.
   double all_experts = 0, share_of_row = 0;
+  RowCosts curve = {};
 
   // Rows choose experts independently. Experts that no row chose are not read.
   double experts(double rows) const {
@@ -21,7 +25,8 @@ struct ForwardCost {
   }
   double seconds(int64_t rows, int64_t context) const {
     const double r = static_cast<double>(rows);
-    return std::max(base + experts(r) + per_context * static_cast<double>(context), compute_per_row * r) +
+    return std::max(base * curve.of(r) + experts(r) + per_context * static_cast<double>(context),
+                    compute_per_row * r) +
            per_row * r + overhead;
   }
 };

@@ -6,6 +6,7 @@
 
 #include "lab/simulate/pages.h"
 #include "lab/simulate/report_files.h"
+#include "lab/simulate/row_costs.h"
 
 namespace outrider {
 
@@ -23,6 +24,16 @@ void add_grid_options(CLI::App& app, GridCommandOptions& options) {
   app.add_option("--per-row", league.per_row, "Of a plain target pass, for each row more")
       ->check(number_in(0, 0.99))
       ->capture_default_str();
+  app.add_option(
+         "--row-costs", options.row_costs,
+         "Measured costs of passes by rows, in plain passes, in place of --per-row: 2=1.1 5=2.2 9=3.6")
+      ->excludes("--per-row");
+  app.add_option("--target-delay", league.target_delay,
+                 "Round trip from the coordinator to the target, in plain passes")
+      ->check(number_in(0, 1e3))
+      ->capture_default_str();
+  app.add_flag("--one-device", league.one_device,
+               "Target and drafter take turns on one device, in one process");
   app.add_option("--spread", league.spread, "Acceptance varies by text position by so much")
       ->capture_default_str();
   app.add_option("--output-tokens", league.output_tokens, "Tokens of a text, on average")
@@ -39,6 +50,7 @@ void add_grid_options(CLI::App& app, GridCommandOptions& options) {
 Status run_grid(const GridCommandOptions& options) {
   LeagueOptions league = options.league;
   league.progress = !options.quiet;
+  ASSIGN_OR_RETURN(league.row_costs, parse_row_costs(options.row_costs));
   if (league.seeds < 2 || league.tokens < 1 || league.output_tokens < 1)
     return invalid_argument("simulate grid: at least 2 seeds, and 1 token");
   RETURN_IF_ERROR(check(options.files));

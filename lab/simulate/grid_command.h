@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "lab/simulate/league.h"
@@ -15,6 +16,7 @@ namespace outrider {
 
 struct GridCommandOptions {
   LeagueOptions league;
+  std::vector<std::string> row_costs;  // ROWS=COST
   bool quiet = false;
   ReportFiles files;
 };

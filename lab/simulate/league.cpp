@@ -38,11 +38,16 @@ Result<double> play(const LeagueOptions& options, const Cell& cell, const std::s
                     uint64_t seed) {
   ASSIGN_OR_RETURN(const auto acceptance,
                    AcceptanceProcess::of_rates({cell.acceptance}, options.spread, seed));
-  const double row = options.per_row * kPlainPass;
+  const double row = options.row_costs.points().empty() ? options.per_row * kPlainPass : 0;
   const SimulationOptions world{
-      .job = {.target = {.base = kPlainPass - row, .per_row = row},
-              .draft = {.base = cell.draft_cost * (kPlainPass - row), .per_row = cell.draft_cost * row},
-              .max_num_seqs = cell.batch},
+      .job = {.target = {.base = kPlainPass - row, .per_row = row, .curve = options.row_costs},
+              .draft = {.base = cell.draft_cost * (kPlainPass - row),
+                        .per_row = cell.draft_cost * row,
+                        .curve = options.row_costs},
+              .target_link = {.delay_s = options.target_delay * kPlainPass / 2},
+              .max_num_seqs = cell.batch,
+              .in_turns = options.one_device,
+              .one_process = options.one_device},
       .gamma_policy = policy};
   const int requests = std::max(3 * cell.batch, options.tokens / options.output_tokens);
   ASSIGN_OR_RETURN(auto arrivals, make_arrivals("burst", requests, 16, options.output_tokens, seed));
@@ -141,15 +146,26 @@ Result<std::vector<LeagueRow>> run_league(const LeagueOptions& options) {
   return rows;
 }
 
+std::string describe_passes(const LeagueOptions& options) {
+  std::string out = fmt::format("a further row costs {:.3f} of a plain pass", options.per_row);
+  if (!options.row_costs.points().empty()) {
+    out = "passes by rows cost";
+    for (const auto& [rows, cost] : options.row_costs.points()) out += fmt::format(" {}={}", rows, cost);
+  }
+  if (options.target_delay > 0)
+    out += fmt::format("; the way to the target takes {} passes", options.target_delay);
+  if (options.one_device) out += "; target and drafter take turns on one device";
+  return out;
+}
+
 std::string league_report(const LeagueOptions& options, const std::vector<LeagueRow>& rows) {
   std::string out = fmt::format(
-      "{} cells (acceptance x draft cost x batch), {} seeds; verification costs {:.3f} of a plain pass for "
-      "each\n"
-      "row more. Regret: 1 - tokens/s over those of the best fixed gamma in hindsight (0..{}), mean over the "
+      "{} cells (acceptance x draft cost x batch), {} seeds; {}.\n"
+      "Regret: 1 - tokens/s over those of the best fixed gamma in hindsight (0..{}), mean over the "
       "grid\n"
       "with a 95 % interval over seeds. Negative: better than any fixed gamma.\n\n",
       options.acceptance.size() * options.draft_cost.size() * options.batch.size(), options.seeds,
-      options.per_row, kMaxGamma);
+      describe_passes(options), kMaxGamma);
   out += fmt::format("{:<15} {:>16} {:>8}  {:<32} {:>9}  {}\n", "policy", "regret", "worst", "where",
                      "of plain", "worst where");
   for (const LeagueRow& row : rows)
@@ -165,7 +181,11 @@ void fill_json(const LeagueOptions& options, const std::vector<LeagueRow>& rows,
          {"acceptance", options.acceptance},
          {"draft_cost", options.draft_cost},
          {"batch", options.batch},
+         {"passes", describe_passes(options)},
          {"per_row", options.per_row},
+         {"row_costs", options.row_costs.points()},
+         {"target_delay", options.target_delay},
+         {"one_device", options.one_device},
          {"spread", options.spread},
          {"output_tokens", options.output_tokens},
          {"tokens", options.tokens},

@@ -157,7 +157,7 @@ report::Report grid_page(const LeagueOptions& options, const std::vector<LeagueR
       .facts = {{"acceptance", fmt::format("{}", fmt::join(options.acceptance, ", "))},
                 {"draft cost", fmt::format("{} of a plain pass", fmt::join(options.draft_cost, ", "))},
                 {"batch", fmt::format("{}", fmt::join(options.batch, ", "))},
-                {"a row more", fmt::format("{} of a plain pass", options.per_row)},
+                {"passes", describe_passes(options)},
                 {"version", kVersion}},
       .sections = {}};
   if (!rows.empty())

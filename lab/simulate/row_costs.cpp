@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/parse_number.h"
@@ -17,17 +16,6 @@ Result<double> number(std::string_view text) {
 }
 
 }  // namespace
-
-double RowCosts::of(double rows) const {
-  double x0 = 1, y0 = 1, slope = 0;
-  for (const auto& [x1, y1] : points_) {
-    slope = (y1 - y0) / (x1 - x0);
-    if (rows <= x1) break;
-    x0 = x1;
-    y0 = y1;
-  }
-  return std::max(1.0, y0 + slope * (rows - x0));
-}
 
 Result<RowCosts> parse_row_costs(const std::vector<std::string>& texts) {
   std::vector<std::pair<double, double>> points;

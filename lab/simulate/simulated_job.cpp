@@ -7,6 +7,8 @@ namespace {
 
 Clock::time_point clock_time(SimTime at) { return Clock::time_point(std::chrono::nanoseconds(at)); }
 
+constexpr uint64_t kOneProcess = 1;  // Hello::process
+
 // The times that a worker would measure before it joins (warm_up in start/load_models.h).
 PassTimes pass_times(const ForwardCost& cost, Role role) {
   const double row = cost.seconds(1, 0);
@@ -34,7 +36,8 @@ Hello hello(Role role, uint64_t generation, const JobOptions& options) {
           .kv_blocks = role == Role::kTarget ? options.kv_blocks : 0,
           .hidden_state_head = options.hidden_state_row_bytes > 0 ? uint64_t{1} : 0,
           .hidden_state_width = options.hidden_state_row_bytes > 0 ? 1 : 0,
-          .pass_times = pass_times(role == Role::kTarget ? options.target : options.draft, role)};
+          .pass_times = pass_times(role == Role::kTarget ? options.target : options.draft, role),
+          .process = options.one_process ? kOneProcess : 0};
 }
 
 ProtocolOptions protocol_options(const JobOptions& options) {
@@ -46,6 +49,7 @@ ProtocolOptions protocol_options(const JobOptions& options) {
   protocol.max_context = options.max_context;
   protocol.target_groups = options.groups;
   protocol.pipeline = options.pipeline;
+  protocol.process = options.one_process ? kOneProcess : 0;
   protocol.fanout = options.fanout;
   // Simulated drafters do not fail, and slow ones are an object of study, so no draft times out.
   protocol.draft_timeout_min = std::chrono::minutes(10);

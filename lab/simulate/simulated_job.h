@@ -32,6 +32,7 @@ struct JobOptions {
   double hidden_state_row_bytes =
       0;                       // not 0: drafters are heads, which are sent so much for a committed token
   bool in_turns = false;       // drafter i is on one of the devices of group i: either passes, or the other
+  bool one_process = false;    // drafters are in the coordinator's process, whose policy asks them at once
   bool beside_target = false;  // no drafters: each leader drafts behind its passes, at the cost of `draft`
 };
 

@@ -111,6 +111,27 @@ TEST(SimulateCommand, PagesAndFiguresAreWrittenTogether) {
   }
 }
 
+// Where a second row costs nearly a pass, no draft pays; where the target is far and rows are cheap, long
+// ones do.
+TEST(SimulateCommand, AGridHasMeasuredCostsOfRows) {
+  const TemporaryDirectory dir;
+  const auto over_plain = [&](const Arguments& costs) {
+    Arguments arguments{"simulate", "grid", "--policies", "fixed:gamma=6", "--acceptance", "0.8",
+                        "--batch",  "1",    "--tokens",   "256",           "--draft-cost", "0.1",
+                        "--seeds",  "2",    "--quiet",    "--report",      dir / "r.json"};
+    arguments.insert(arguments.end(), costs.begin(), costs.end());
+    const Outcome run = outrider_program(arguments);
+    EXPECT_EQ(run.code, 0) << run.describe();
+    return nlohmann::json::parse(read_file(dir / "r.json"))["policies"][0]["worst_over_plain"].get<double>();
+  };
+  EXPECT_LT(over_plain({"--row-costs", "2=1.9", "9=8"}), 0.7);
+  EXPECT_GT(over_plain({"--row-costs", "2=1.1", "9=1.5"}), 1.6);
+  EXPECT_GT(over_plain({"--row-costs", "2=1.1", "9=1.5", "--target-delay", "20"}), 3);
+  EXPECT_LT(over_plain({"--row-costs", "2=1.1", "9=1.5", "--one-device"}), 3);
+  EXPECT_EQ(outrider_program({"simulate", "grid", "--row-costs", "1.1"}).code, 2);
+  EXPECT_EQ(outrider_program({"simulate", "grid", "--row-costs", "2=1.1", "--per-row", "0.1"}).code, 2);
+}
+
 TEST(SimulateCommand, FlagsComeFromAFileAndSourcesAreTold) {
   const TemporaryDirectory dir;
   const std::string file = dir.write("c.toml", "[run]\nrequests = 3\noutput-tokens = 20\n");
