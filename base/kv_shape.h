@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace outrider {
 
@@ -20,6 +21,13 @@ struct KvShape {
   KvType type = KvType::kFloat32;
   int64_t hidden_state_size =
       0;  // numbers kept of each token besides (ModelOptions::aux_layers), in the same type
+  // A layer with a short convolution keeps `conv_channels` numbers of each token in place of keys and values.
+  std::vector<bool> conv_layers = {};  // by layer; empty: there are none
+  int64_t conv_channels = 0;           // of this rank
+
+  bool is_conv(int64_t layer) const {
+    return !conv_layers.empty() && conv_layers[static_cast<size_t>(layer)];
+  }
 };
 
 }  // namespace outrider

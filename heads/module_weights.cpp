@@ -144,8 +144,7 @@ class ModuleLoader {
     const int64_t hidden = config_.hidden_size;
     out.hidden_state_first = names_.hidden_state_first;
     ASSIGN_OR_RETURN(fc_, whole(own(names_.fc), hidden, 2 * hidden));
-    ASSIGN_OR_RETURN(layer_,
-                     map_layer(files_, config_, plan_, names_.layer_prefix, config_.layer(0).has_experts));
+    ASSIGN_OR_RETURN(layer_, map_layer(files_, config_, plan_, names_.layer_prefix, config_.layer(0)));
     for (const auto& [name, to] : {std::pair{names_.token_norm, &token_norm_},
                                    {names_.hidden_norm, &hidden_norm_},
                                    {names_.output_norm, &output_norm_}}) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "model/activations.h"
+#include "model/kv/kv_shape_of.h"
 #include "model/rope.h"
 
 namespace outrider {
@@ -28,14 +29,20 @@ IndexRange output_ids(const ShardPlan& plan, const ModelOptions& options) {
   return {0, std::min(plan.vocab.end, whole_tiles)};
 }
 
+// Columns of what a layer's first product makes: queries, keys and values, or B, C and x of a short
+// convolution.
+int64_t projected_columns(const ModelConfig& c, const ShardPlan& p) {
+  return std::max((p.query_heads.size() + 2 * p.kv_heads.size()) * c.head_dim, 3 * p.conv_channels.size());
+}
+
 }  // namespace
 
 struct CpuModel::Activations {
   Activations(const ModelConfig& c, const ShardPlan& p, const ModelOptions& o)
       : residual(o.max_rows, c.hidden_size),
         normed(o.max_rows, c.hidden_size),
-        qkv(o.max_rows, (p.query_heads.size() + 2 * p.kv_heads.size()) * c.head_dim),
-        attended(o.max_rows, p.query_heads.size() * c.head_dim),
+        qkv(o.max_rows, projected_columns(c, p)),
+        attended(o.max_rows, std::max(p.query_heads.size() * c.head_dim, p.conv_channels.size())),
         gate_up(o.max_rows, 2 * p.mlp_columns.size()),
         partial(o.max_rows, c.hidden_size),
         squares(c.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
@@ -47,8 +54,8 @@ struct CpuModel::Activations {
 
   ActivationRows residual;     // [rows, hidden]
   ActivationRows normed;       // [rows, hidden]
-  ActivationRows qkv;          // [rows, q + k + v of this rank]
-  ActivationRows attended;     // [rows, q of this rank]
+  ActivationRows qkv;          // [rows, q + k + v of this rank], or its B, C and x
+  ActivationRows attended;     // [rows, q of this rank], or its channels
   ActivationRows gate_up;      // [rows, gates, then ups of this rank]
   ActivationRows partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
   Buffer<float> squares;       // [rows, 2]: sums of squares of q and k
@@ -93,12 +100,8 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
       kv_blocks_for(options.kv_tokens > 0 ? options.kv_tokens : planned_positions(config, options));
   const bool bf16_kv = options.kv == ModelOptions::Kv::kBFloat16 ||
                        (options.kv == ModelOptions::Kv::kAuto && !is_wide(weights.head.type()));
-  const KvShape kv_shape{
-      .layers = config.num_layers,
-      .kv_heads = plan.kv_heads.size(),
-      .head_dim = config.head_dim,
-      .type = bf16_kv ? KvType::kBFloat16 : KvType::kFloat32,
-      .hidden_state_size = static_cast<int64_t>(options.aux_layers.size()) * config.hidden_size};
+  const KvShape kv_shape =
+      kv_shape_of(config, plan, bf16_kv ? KvType::kBFloat16 : KvType::kFloat32, options.aux_layers.size());
   auto storage = std::make_unique<CpuKvStorage>(kv_shape, kv_blocks);
   return std::unique_ptr<Model>(new CpuModel(std::move(config), options, std::move(weights), collectives,
                                              std::move(storage), kv_blocks));
@@ -154,7 +157,7 @@ void CpuModel::run_layers(std::span<const BatchSlice> batch, int64_t first, int6
   if (rows == 0) return;
   for (int64_t layer = first; layer < last; ++layer) {
     keep_hidden_states(layer, batch);
-    attention_block(layer, batch, rows);
+    mixer_block(layer, batch, rows);
     mlp_block(layer, rows);
   }
 }
@@ -243,12 +246,43 @@ void CpuModel::read_hidden_states(KvHandle sequence, int64_t index, std::span<fl
   storage_.read_hidden_state(kv_.slot(sequence, index), to);
 }
 
-void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {
+void CpuModel::mixer_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows);
   const bool is_normed = !w.attention_norm.empty();
   if (is_normed) rms_norm(x, w.attention_norm, static_cast<float>(config_.rms_norm_eps), normed);
-  project(w, is_normed ? normed : x);
+  const auto in = is_normed ? normed : x;
+  config_.is_conv(layer) ? convolve(layer, batch, in) : attend(layer, batch, in);
+  finish_block(act_->partial.rows(rows), w.o_bias, w.attention_out_norm);
+}
+
+// The cache keeps B * x of every token. All rows of the pass are there before one is read.
+void CpuModel::convolve(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t rows = in.extent(0), channels = plan_.conv_channels.size();
+  matmul(pool_, matmul_scratch_, in, w.qkv, act_->qkv.slice(rows, 0, 3 * channels));
+  const auto b = act_->qkv.slice(rows, 0, channels), gate = act_->qkv.slice(rows, channels, channels),
+             x = act_->qkv.slice(rows, 2 * channels, channels),
+             convolved = act_->attended.slice(rows, 0, channels);
+  const KvLayerView kept = storage_.layer(layer);
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch) {
+    const int64_t end = kv_.length(slice.sequence);
+    for (int64_t slot = end - static_cast<int64_t>(slice.tokens.size()); slot < end; ++slot, ++row) {
+      const std::span<float> product = x.row(row);
+      for (size_t c = 0; c < product.size(); ++c) product[c] *= b.row(row)[c];
+      const KvSlot at = kv_.slot(slice.sequence, slot);
+      store_row(kept, at.block, at.slot, product);
+    }
+  }
+  short_convolution(pool_, gate, kept, w.conv, act_->attention_rows, convolved);
+  matmul(pool_, matmul_scratch_, convolved, w.o, act_->partial.rows(rows));
+}
+
+void CpuModel::attend(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t rows = in.extent(0);
+  project(w, in);
   prepare_heads(layer, batch);
 
   const auto q = act_->qkv.slice(rows, 0, plan_.query_heads.size() * config_.head_dim);
@@ -260,17 +294,17 @@ void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch,
                              .cap = static_cast<float>(config_.scales.attention_cap),
                              .window = config_.layer(layer).window,
                              .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
-  const auto attended = act_->attended.rows(rows), partial = act_->partial.rows(rows);
+  const auto attended = act_->attended.slice(rows, 0, plan_.query_heads.size() * config_.head_dim),
+             partial = act_->partial.rows(rows);
   attention(pool_, attention_scratch_, q, storage_.layer(layer), shape, act_->attention_rows, attended);
   matmul(pool_, matmul_scratch_,
          latent_ ? latent_->expand(pool_, matmul_scratch_, *w.latent, attended) : attended, w.o, partial);
-  finish_block(partial, w.o_bias, w.attention_out_norm);
 }
 
 // Queries, keys and values of normed rows; those of latent attention turned already.
 void CpuModel::project(const LayerWeights& w, TensorView<const float, 2> x) {
   const int64_t rows = x.extent(0), d = config_.head_dim, q = plan_.query_heads.size() * d;
-  const auto qkv = act_->qkv.rows(rows);
+  const auto qkv = act_->qkv.slice(rows, 0, q + 2 * plan_.kv_heads.size() * d);
   if (latent_)
     return latent_->project(pool_, matmul_scratch_, *w.latent, x, rope_, act_->attention_rows,
                             {.queries = act_->qkv.slice(rows, 0, q),

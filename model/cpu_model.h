@@ -49,7 +49,10 @@ class CpuModel final : public Model {
   void locate_rows(std::span<const BatchSlice> batch);
   void embed(std::span<const BatchSlice> batch, int64_t rows);
   void keep_hidden_states(int64_t layer, std::span<const BatchSlice> batch);
-  void attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
+  // Attention, or a short convolution, of normed rows into `partial`, this rank's part.
+  void attend(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in);
+  void convolve(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in);
+  void mixer_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
   void mlp_block(int64_t layer, int64_t rows);
   void finish_block(TensorView<float, 2> partial, std::span<const float> bias, std::span<const float> norm);
   void compute_logits(int64_t rows);

@@ -119,6 +119,7 @@ Result<LayerWeights> Packer::layer(const LayerSources& s) {
                  .k_norm = norm(s.k_norm),
                  .qkv_bias = read_vector(s.qkv_bias),
                  .sinks = read_vector(s.sinks),
+                 .conv = read_vector(s.conv),
                  .o_bias = read_vector(s.o_bias)};
   if (s.latent) {
     ASSIGN_OR_RETURN(w.latent, latent(*s.latent));

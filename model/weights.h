@@ -49,6 +49,8 @@ struct LatentWeights {
   size_t bytes() const;
 };
 
+// A layer with a short convolution has its in_proj in `qkv`, [B + C + x of this rank's channels, hidden], and
+// its out_proj in `o`.
 struct LayerWeights {
   std::vector<float> attention_norm, mlp_norm;          // [hidden]; empty where the family has none
   std::vector<float> attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
@@ -57,6 +59,7 @@ struct LayerWeights {
   std::optional<LatentWeights> latent;
   std::vector<float> qkv_bias;
   std::vector<float> sinks;  // [query heads of this rank]
+  std::vector<float> conv;   // [taps, channels of this rank]; empty in a layer with attention
   PackedMatrix o;            // [hidden, heads of this rank * head_dim]
   std::vector<float> o_bias;
   std::variant<DenseMlp, ExpertMlp> mlp;

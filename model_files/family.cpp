@@ -189,6 +189,29 @@ constexpr std::array kHunyuanKeys = std::to_array<Keys>({"num_experts",
                                                          "group_limited_greedy",
                                                          "anyres_pooling_size"});
 
+// From "block_dim" on: keys that the class does not read; short_conv_config.cpp compares some with what it
+// does.
+constexpr std::array kLfm2Keys = std::to_array<Keys>({"norm_eps",
+                                                      "conv_bias",
+                                                      "conv_L_cache",
+                                                      "full_attn_idxs",
+                                                      "block_ff_dim",
+                                                      "block_multiple_of",
+                                                      "block_ffn_dim_multiplier",
+                                                      "block_auto_adjust_ff_dim",
+                                                      "tie_embedding",
+                                                      "block_dim",
+                                                      "block_norm_eps",
+                                                      "block_use_swiglu",
+                                                      "block_use_xavier_init",
+                                                      "block_mlp_init_scale",
+                                                      "block_out_init_scale",
+                                                      "conv_dim",
+                                                      "conv_dim_out",
+                                                      "conv_use_xavier_init",
+                                                      "num_heads",
+                                                      "use_pos_enc"});
+
 constexpr std::array kFamilies = {
     FamilyTraits{.family = ModelFamily::kLlama,
                  .title = "Llama",
@@ -456,6 +479,28 @@ constexpr std::array kFamilies = {
                  .has_ntk_alpha = true,
                  .keys = kHunyuanKeys,
                  .defaults = {.norm_epsilon = 1e-5}},
+    FamilyTraits{
+        .family = ModelFamily::kLfm2,
+        .title = "LFM2",
+        .models = "LFM2 and LFM2.5, 350M to 2.6B",
+        .model_type = "lfm2",
+        .architecture = "Lfm2ForCausalLM",
+        .special = "a short convolution in place of attention in most layers; norms of every q and k head",
+        .qk_norm = QkNorm::kHead,
+        .q_norm = "q_layernorm",
+        .k_norm = "k_layernorm",
+        .names = {.attention_norm = "operator_norm",
+                  .mlp_norm = "ffn_norm",
+                  .o = "out_proj",
+                  .mlp = "feed_forward.",
+                  .gate = "w1",
+                  .up = "w3",
+                  .down = "w2",
+                  .final_norm = "embedding_norm"},
+        .short_convolutions = true,
+        .epsilon_key = "norm_eps",
+        .keys = kLfm2Keys,
+        .defaults = {.rope_theta = 1e6, .norm_epsilon = 1e-5, .tied = true}},
 };
 
 constexpr bool is_in_order() {

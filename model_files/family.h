@@ -34,6 +34,16 @@ enum class Windows : uint8_t {
   kWithoutRope  // with "use_sliding_window": those of "layer_types", or those without rotation
 };
 
+// Names of tensors, where families differ.
+struct TensorNames {
+  std::string_view attention_norm = "input_layernorm";     // in front of attention, or of a short convolution
+  std::string_view mlp_norm = "post_attention_layernorm";  // in front of the MLP, if it has no norm behind it
+  std::string_view o = "o_proj";                           // behind "self_attn."
+  std::string_view mlp = "mlp.";
+  std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string_view final_norm = "norm";  // behind "model."
+};
+
 // A number of config.json that goes into the arithmetic.
 struct ScaleKey {
   enum class Kind : uint8_t { kFactor, kInverseRoot, kCap };  // kCap: null means none
@@ -97,14 +107,17 @@ struct FamilyTraits {
   NormPlace norm_place = NormPlace::kBefore;
   bool norm_adds_one = false;
   QkNorm qk_norm = QkNorm::kNone;
-  bool qk_norm_by_key = false;  // only if "use_qk_norm" is true
-  bool norms_rotated = false;   // q and k are normed behind the rotation
+  bool qk_norm_by_key = false;                            // only if "use_qk_norm" is true
+  bool norms_rotated = false;                             // q and k are normed behind the rotation
   std::string_view q_norm = "q_norm", k_norm = "k_norm";  // behind "self_attn."
+  TensorNames names = {};
   AttentionBias attention_bias = AttentionBias::kNone;
   bool reads_mlp_bias = false;
   bool attention_sinks = false;
   bool latent_attention = false;
-  bool fused_projections = false;  // qkv_proj and gate_up_proj
+  bool short_convolutions = false;  // in place of attention in some layers; sizes by LFM2's keys
+  bool fused_projections = false;   // qkv_proj and gate_up_proj
+  std::string_view epsilon_key = "rms_norm_eps";
   std::string_view activation_key = "hidden_act";
   Activation activation = Activation::kSilu;
   bool embedding_times_root = false;    // of hidden_size

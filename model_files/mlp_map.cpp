@@ -26,7 +26,9 @@ Result<MlpSources> MlpMapper::dense_mlp(const std::string& prefix) const {
   const int64_t hidden = config_.hidden_size, intermediate = config_.intermediate_size;
   if (traits_.fused_projections)
     return mlp({prefix + "gate_up_proj", prefix + "gate_up_proj", prefix + "down_proj"}, intermediate);
-  const std::array<std::string, 3> names{prefix + "gate_proj", prefix + "up_proj", prefix + "down_proj"};
+  const TensorNames& own = traits_.names;
+  const std::array<std::string, 3> names{prefix + std::string(own.gate), prefix + std::string(own.up),
+                                         prefix + std::string(own.down)};
   ASSIGN_OR_RETURN(MlpSources to, mlp(names, intermediate));
   if (config_.mlp_bias) {
     ASSIGN_OR_RETURN(TensorPart gate_bias,

@@ -18,6 +18,7 @@
 #include "model_files/layer_kinds.h"
 #include "model_files/quantization_config.h"
 #include "model_files/rope_config.h"
+#include "model_files/short_conv_config.h"
 #include "model_files/wrapper_config.h"
 
 namespace outrider {
@@ -53,7 +54,9 @@ Status read_sizes(const JsonObject& config, const FamilyTraits& traits, ModelCon
   ASSIGN_OR_RETURN(out.hidden_size, config.integer("hidden_size", {1, kMaxWidth}));
   ASSIGN_OR_RETURN(out.num_layers, config.integer("num_hidden_layers", {1, kMaxLayers}));
   ASSIGN_OR_RETURN(out.num_heads, config.integer("num_attention_heads", {1, kMaxWidth}));
-  ASSIGN_OR_RETURN(out.intermediate_size, config.integer("intermediate_size", {1, kMaxWidth}));
+  ASSIGN_OR_RETURN(out.intermediate_size, traits.short_convolutions
+                                              ? read_adjusted_intermediate_size(config)
+                                              : config.integer("intermediate_size", {1, kMaxWidth}));
   ASSIGN_OR_RETURN(out.vocab_size, config.integer("vocab_size", {1, kMaxVocab}));
   ASSIGN_OR_RETURN(out.max_position_embeddings,
                    config.integer("max_position_embeddings", {1, kMaxPositions}));
@@ -63,7 +66,7 @@ Status read_sizes(const JsonObject& config, const FamilyTraits& traits, ModelCon
         "num_key_value_heads",
         fmt::format("is {}, which does not divide the {} attention heads", out.num_kv_heads, out.num_heads));
   ASSIGN_OR_RETURN(out.rms_norm_eps,
-                   config.number_or("rms_norm_eps", traits.defaults.norm_epsilon, 1e-30, 1));
+                   config.number_or(std::string(traits.epsilon_key), traits.defaults.norm_epsilon, 1e-30, 1));
   return {};
 }
 
@@ -113,7 +116,10 @@ Status read_biases(const JsonObject& config, const FamilyTraits& traits, ModelCo
     ASSIGN_OR_RETURN(out.qkv_bias, config.boolean_or("use_bias", false));
     out.o_bias = out.mlp_bias = out.qkv_bias;
   }
-  ASSIGN_OR_RETURN(out.tie_word_embeddings, config.boolean_or("tie_word_embeddings", traits.defaults.tied));
+  const bool has_other_key = traits.reads("tie_embedding") && config.has("tie_embedding");
+  ASSIGN_OR_RETURN(
+      out.tie_word_embeddings,
+      config.boolean_or(has_other_key ? "tie_embedding" : "tie_word_embeddings", traits.defaults.tied));
   return {};
 }
 
@@ -288,6 +294,7 @@ Result<ModelFamily> family_of(const JsonObject& config, ModelFamily fallback) {
 std::string beyond_plain_layers(const ModelConfig& c) {
   if (c.experts) return "a mixture of experts";
   if (c.latent) return "latent attention";
+  if (c.conv_taps > 0) return "layers with a short convolution";
   for (const LayerKind& layer : c.layers) {
     if (layer.window > 0) return "layers that see a window of the text";
     if (layer.rope == LayerRope::kLocal) return "layers with a rotation of their own";
@@ -328,7 +335,8 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
                                           : read_head_dim(config, traits, out));
   RETURN_IF_ERROR(read_biases(config, traits, out));
   RETURN_IF_ERROR(read_rope(config, traits, out));
-  RETURN_IF_ERROR(read_layer_kinds(config, traits, out));
+  RETURN_IF_ERROR(traits.short_convolutions ? read_short_convolutions(config, out)
+                                            : read_layer_kinds(config, traits, out));
   RETURN_IF_ERROR(read_dtype(config, out));
   RETURN_IF_ERROR(read_scales(config, traits, out));
   ASSIGN_OR_RETURN(out.quantization, read_quantization_config(config));

@@ -43,7 +43,8 @@ enum class ModelFamily : uint8_t {
   kMinimaxM2,
   kErnie45,
   kErnie45Moe,
-  kHunyuanDense
+  kHunyuanDense,
+  kLfm2
 };
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
@@ -92,21 +93,27 @@ using RopeScaling = std::variant<std::monostate, Llama3RopeScaling, LinearRopeSc
 
 struct RopeConfig {
   double theta = 10000;
-  int64_t dims = 0;      // the first `dims` dimensions of a head are rotated; even; 0: all
+  int64_t dims = 0;          // the first `dims` dimensions of a head are rotated; even; 0: all
   bool interleaved = false;  // neighbours turn together, else halves
-  double amplitude = 1;  // of cosine and sine
-  double of_scores = 1;  // a factor of scores that YaRN brings; with latent attention only
+  double amplitude = 1;      // of cosine and sine
+  double of_scores = 1;      // a factor of scores that YaRN brings; with latent attention only
   RopeScaling scaling;
   bool operator==(const RopeConfig&) const = default;
 };
 
 enum class LayerRope : uint8_t { kMain, kLocal, kNone };
 
+// What a layer has in front of its MLP. kShortConv: in_proj makes B, C and x of a row; the layer yields
+// out_proj of C * conv(B * x), where conv is causal and runs over the last few rows of each channel by itself
+// (LFM2).
+enum class Mixer : uint8_t { kAttention, kShortConv };
+
 // Properties in which the layers of one model differ.
 struct LayerKind {
   int64_t window = 0;  // a token attends to the last `window` positions, its own included; 0: all
   LayerRope rope = LayerRope::kMain;
   bool has_experts = false;
+  Mixer mixer = Mixer::kAttention;
   bool operator==(const LayerKind&) const = default;
 };
 
@@ -185,12 +192,14 @@ struct ModelConfig {
   bool mlp_bias = false;  // of gate, up and down
   // Every query head has one score more, which takes its part of the softmax and yields nothing.
   bool attention_sinks = false;
+  int64_t conv_taps = 0;     // rows that a short convolution reads, its own included; 0: no layer has one
   std::vector<TokenId> eos;  // every id that ends a text; config.json's first, no repeats, may be empty
   std::optional<TokenId> bos;
   std::optional<Dtype> torch_dtype;  // as declared; what the tensors are is in their file
   std::shared_ptr<const QuantizationConfig> quantization;  // of a published quantised checkpoint, else null
 
   LayerKind layer(int64_t i) const { return layers.empty() ? LayerKind{} : layers[static_cast<size_t>(i)]; }
+  bool is_conv(int64_t i) const { return layer(i).mixer == Mixer::kShortConv; }
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t output_dim() const { return latent ? latent->value_dim : head_dim; }  // of a head, for o_proj
   int64_t kv_size() const { return num_kv_heads * head_dim; }

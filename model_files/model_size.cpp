@@ -26,18 +26,29 @@ int64_t attention_parameters(const ModelConfig& c) {
   return count;
 }
 
+int64_t mixer_parameters(const ModelConfig& c, Mixer mixer) {
+  if (mixer == Mixer::kAttention) return attention_parameters(c);
+  return (4 * c.hidden_size + c.conv_taps) * c.hidden_size;
+}
+
+// Cached of a token.
+int64_t cached_numbers(const ModelConfig& c, Mixer mixer) {
+  if (mixer == Mixer::kShortConv) return c.hidden_size;
+  return c.latent ? c.head_dim : 2 * c.kv_size();
+}
+
 int64_t mlp_parameters(const ModelConfig& c, int64_t size, bool biases) {
   return 3 * c.hidden_size * size + (biases ? 2 * size + c.hidden_size : 0);
 }
 
 }  // namespace
 
-ModelSize size_of_layer(const ModelConfig& c, bool has_experts) {
+ModelSize size_of_layer(const ModelConfig& c, const LayerKind& kind) {
   const int64_t norms = c.norm_place == NormPlace::kAround ? 4 : 2;
-  ModelSize size{.parameters = norms * c.hidden_size + attention_parameters(c),
-                 .kv_numbers = c.latent ? c.head_dim : 2 * c.kv_size(),
+  ModelSize size{.parameters = norms * c.hidden_size + mixer_parameters(c, kind.mixer),
+                 .kv_numbers = cached_numbers(c, kind.mixer),
                  .shares_kv = c.latent.has_value()};
-  if (!has_experts) {
+  if (!kind.has_experts) {
     size.parameters += mlp_parameters(c, c.intermediate_size, c.mlp_bias);
     return size;
   }
@@ -59,7 +70,7 @@ ModelSize size_of(const ModelConfig& c) {
   ModelSize size{.parameters = (c.tie_word_embeddings ? 1 : 2) * c.vocab_size * c.hidden_size + c.hidden_size,
                  .shares_kv = c.latent.has_value()};
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    const ModelSize layer = size_of_layer(c, c.layer(i).has_experts);
+    const ModelSize layer = size_of_layer(c, c.layer(i));
     size.parameters += layer.parameters;
     size.of_experts += layer.of_experts;
     size.kv_numbers += layer.kv_numbers;

@@ -24,6 +24,6 @@ struct ModelSize {
 
 ModelSize size_of(const ModelConfig& config);
 // The size of a single layer.
-ModelSize size_of_layer(const ModelConfig& config, bool has_experts);
+ModelSize size_of_layer(const ModelConfig& config, const LayerKind& kind);
 
 }  // namespace outrider

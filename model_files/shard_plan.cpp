@@ -36,6 +36,11 @@ ShardPlan::ShardPlan(const ModelConfig& config, Shard s)
   MlpCut mlp(config.intermediate_size, s);
   mlp_columns = mlp.columns;
   mlp_leaf_ends = std::move(mlp.leaf_ends);
+  if (config.conv_taps > 0) {
+    MlpCut channels(config.hidden_size, s);
+    conv_channels = channels.columns;
+    conv_leaf_ends = std::move(channels.leaf_ends);
+  }
   attention_leaf_ends =
       ends_of_leaves(config.num_heads, s, [&](int64_t head) { return head * config.output_dim(); });
   kv_leaf_ends = ends_of_leaves(config.num_kv_heads, s, [&](int64_t head) { return head * config.head_dim; });

@@ -8,7 +8,8 @@
 
 namespace outrider {
 
-// Which columns of an MLP's intermediate activations a rank computes: units of 32, spread over the leaves.
+// Which columns of an MLP's intermediate activations, or which channels of a short convolution, a rank
+// computes: units of 32, spread over the leaves.
 struct MlpCut {
   MlpCut(int64_t intermediate_size, Shard shard);
 
@@ -24,11 +25,13 @@ struct ShardPlan {
   Shard shard;
   IndexRange query_heads;
   IndexRange kv_heads;
-  IndexRange mlp_columns;  // of intermediate_size
+  IndexRange mlp_columns;    // of intermediate_size
+  IndexRange conv_channels;  // of hidden_size, in layers with a short convolution
   IndexRange vocab;
   std::vector<int64_t> attention_leaf_ends;  // along this rank's attention output, in columns
   std::vector<int64_t> kv_leaf_ends;         // along its keys; one that several ranks hold is its leaf's
   std::vector<int64_t> mlp_leaf_ends;        // along this rank's part of the intermediate activations
+  std::vector<int64_t> conv_leaf_ends;       // along its channels
 };
 
 }  // namespace outrider

@@ -24,7 +24,7 @@ void add_used(const std::vector<TensorPart>& parts, std::set<const TensorInfo*>&
 void add_used(const LayerSources& l, std::set<const TensorInfo*>& used) {
   for (const MatrixSource* matrix : l.matrices()) add_used(matrix->parts, used);
   for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm,
-                                     &l.q_norm, &l.k_norm, &l.qkv_bias, &l.sinks, &l.o_bias})
+                                     &l.q_norm, &l.k_norm, &l.qkv_bias, &l.sinks, &l.o_bias, &l.conv})
     add_used(*vector, used);
   if (l.latent) {
     add_used(l.latent->q_norm, used);

@@ -16,11 +16,12 @@ class Mapper {
       : config_(config), plan_(plan), whole_(config, {}), parts_(files, config, plan), mlps_(parts_) {}
 
   Result<WeightMap> map() const;
-  Result<LayerSources> layer(const std::string& prefix, bool has_experts) const;
+  Result<LayerSources> layer(const std::string& prefix, const LayerKind& kind) const;
 
  private:
   Status map_attention(const std::string& prefix, LayerSources& to) const;
   Status map_projections(const std::string& prefix, LayerSources& to) const;
+  Status map_short_convolution(const std::string& prefix, LayerSources& to) const;
   Result<LatentSources> latent(const std::string& prefix) const;
   Status map_norms(const std::string& prefix, LayerSources& to) const;
 
@@ -128,6 +129,35 @@ Result<LatentSources> Mapper::latent(const std::string& prefix) const {
   return to;
 }
 
+// Rows of in_proj are B, then C, then x. The convolution's weights are [hidden, 1, taps], in GGUF [hidden,
+// taps].
+Status Mapper::map_short_convolution(const std::string& prefix, LayerSources& to) const {
+  const int64_t hidden = config_.hidden_size, taps = config_.conv_taps;
+  const IndexRange own = plan_.conv_channels;
+  for (const int64_t first : {int64_t{0}, hidden, 2 * hidden}) {
+    ASSIGN_OR_RETURN(TensorPart part, parts_.stacked(prefix + "in_proj.weight", 3 * hidden, first, own));
+    to.qkv.parts.push_back(part);
+  }
+  const std::string name = prefix + "conv.weight";
+  const TensorInfo* const found = parts_.files().find(name);
+  const bool is_flat = found != nullptr && found->shape.size() == 2;
+  ASSIGN_OR_RETURN(const TensorInfo* info,
+                   parts_.files().require(name, is_flat ? std::vector<int64_t>{hidden, taps}
+                                                        : std::vector<int64_t>{hidden, 1, taps}));
+  if (!is_weight_dtype(info->dtype))
+    return unsupported(
+        fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
+  for (int64_t tap = 0; tap < taps; ++tap)
+    to.conv.push_back({.tensor = info,
+                       .rows = {0, 1},
+                       .columns = own,
+                       .apart = ElementsApart{.first = tap, .column = taps}});
+  ASSIGN_OR_RETURN(TensorPart out, parts_.matrix(prefix + "out_proj.weight", {hidden, hidden}, {0, hidden},
+                                                 own, whole_.conv_leaf_ends));
+  to.o = {{out}, plan_.conv_leaf_ends};
+  return {};
+}
+
 Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const {
   const int64_t d = config_.head_dim, hidden = config_.hidden_size, out = config_.output_dim();
   const IndexRange q{plan_.query_heads.begin * d, plan_.query_heads.end * d};
@@ -138,13 +168,15 @@ Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const 
   } else {
     RETURN_IF_ERROR(map_projections(prefix, to));
   }
-  ASSIGN_OR_RETURN(TensorPart o_part,
-                   parts_.matrix(prefix + "o_proj.weight", {hidden, config_.num_heads * out}, all,
-                                 {plan_.query_heads.begin * out, plan_.query_heads.end * out},
-                                 whole_.attention_leaf_ends));
+  ASSIGN_OR_RETURN(
+      TensorPart o_part,
+      parts_.matrix(prefix + std::string(traits_.names.o) + ".weight", {hidden, config_.num_heads * out}, all,
+                    {plan_.query_heads.begin * out, plan_.query_heads.end * out},
+                    whole_.attention_leaf_ends));
   to.o = {{o_part}, plan_.attention_leaf_ends};
   if (config_.o_bias) {
-    ASSIGN_OR_RETURN(TensorPart bias, parts_.vector(prefix + "o_proj.bias", hidden, all));
+    ASSIGN_OR_RETURN(TensorPart bias,
+                     parts_.vector(prefix + std::string(traits_.names.o) + ".bias", hidden, all));
     to.o_bias = {bias};
   }
   if (config_.attention_sinks) {
@@ -168,28 +200,28 @@ Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const 
 Status Mapper::map_norms(const std::string& prefix, LayerSources& to) const {
   const bool before = config_.norm_place != NormPlace::kAfter,
              after = config_.norm_place != NormPlace::kBefore;
-  const auto add = [&](const char* name, VectorSource& norm) -> Status {
-    ASSIGN_OR_RETURN(TensorPart part,
-                     parts_.vector(prefix + name + ".weight", config_.hidden_size, {0, config_.hidden_size}));
+  const auto add = [&](std::string_view name, VectorSource& norm) -> Status {
+    ASSIGN_OR_RETURN(TensorPart part, parts_.vector(prefix + std::string(name) + ".weight",
+                                                    config_.hidden_size, {0, config_.hidden_size}));
     norm = {part};
     return {};
   };
-  if (before) RETURN_IF_ERROR(add("input_layernorm", to.attention_norm));
-  if (before)
-    RETURN_IF_ERROR(add(after ? "pre_feedforward_layernorm" : "post_attention_layernorm", to.mlp_norm));
+  if (before) RETURN_IF_ERROR(add(traits_.names.attention_norm, to.attention_norm));
+  if (before) RETURN_IF_ERROR(add(after ? "pre_feedforward_layernorm" : traits_.names.mlp_norm, to.mlp_norm));
   if (after) RETURN_IF_ERROR(add("post_attention_layernorm", to.attention_out_norm));
   if (after) RETURN_IF_ERROR(add("post_feedforward_layernorm", to.mlp_out_norm));
   return {};
 }
 
-Result<LayerSources> Mapper::layer(const std::string& prefix, bool has_experts) const {
+Result<LayerSources> Mapper::layer(const std::string& prefix, const LayerKind& kind) const {
   LayerSources to;
   RETURN_IF_ERROR(map_norms(prefix, to));
-  RETURN_IF_ERROR(map_attention(prefix + "self_attn.", to));
-  if (has_experts) {
+  RETURN_IF_ERROR(kind.mixer == Mixer::kShortConv ? map_short_convolution(prefix + "conv.", to)
+                                                  : map_attention(prefix + "self_attn.", to));
+  if (kind.has_experts) {
     ASSIGN_OR_RETURN(to.mlp, mlps_.mixture(prefix));
   } else {
-    ASSIGN_OR_RETURN(to.mlp, mlps_.dense_mlp(prefix + "mlp."));
+    ASSIGN_OR_RETURN(to.mlp, mlps_.dense_mlp(prefix + std::string(traits_.names.mlp)));
   }
   return to;
 }
@@ -208,11 +240,11 @@ Result<WeightMap> Mapper::map() const {
     map.head = {{head}, {}};
   }
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    ASSIGN_OR_RETURN(LayerSources sources,
-                     layer(fmt::format("model.layers.{}.", i), config_.layer(i).has_experts));
+    ASSIGN_OR_RETURN(LayerSources sources, layer(fmt::format("model.layers.{}.", i), config_.layer(i)));
     map.layers.push_back(std::move(sources));
   }
-  ASSIGN_OR_RETURN(TensorPart final_norm, parts_.vector("model.norm.weight", hidden, all));
+  ASSIGN_OR_RETURN(TensorPart final_norm,
+                   parts_.vector("model." + std::string(traits_.names.final_norm) + ".weight", hidden, all));
   map.final_norm = {final_norm};
   add_facts(map);
   if (config_.quantization && !map.has_codes)
@@ -230,8 +262,8 @@ Result<WeightMap> map_weights(const TensorFiles& files, const ModelConfig& confi
 }
 
 Result<LayerSources> map_layer(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
-                               const std::string& prefix, bool has_experts) {
-  return Mapper(files, config, plan).layer(prefix, has_experts);
+                               const std::string& prefix, const LayerKind& kind) {
+  return Mapper(files, config, plan).layer(prefix, kind);
 }
 
 }  // namespace outrider

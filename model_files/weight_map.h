@@ -14,6 +14,6 @@ Result<WeightMap> map_weights(const TensorFiles& files, const ModelConfig& confi
 
 // One layer by itself, with a mixture or without. prefix: of its tensors' names, "model.layers.61.".
 Result<LayerSources> map_layer(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
-                               const std::string& prefix, bool has_experts);
+                               const std::string& prefix, const LayerKind& kind);
 
 }  // namespace outrider

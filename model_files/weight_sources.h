@@ -74,6 +74,8 @@ struct LatentSources {
   std::vector<MatrixSource> value_up;  // [value_dim, kv_rank]
 };
 
+// A layer with a short convolution has its in_proj in `qkv`, [B + C + x of this rank's channels, hidden], and
+// its out_proj in `o`.
 struct LayerSources {
   VectorSource attention_norm, mlp_norm;          // [hidden]; empty where the family has none
   VectorSource attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
@@ -83,6 +85,8 @@ struct LayerSources {
   VectorSource qkv_bias;
   VectorSource sinks;  // [query heads of this rank]
   MatrixSource o;      // [hidden, heads of this rank * output_dim]
+  VectorSource
+      conv;  // [taps, channels of this rank], the oldest row's first; empty in a layer with attention
   VectorSource o_bias;
   std::variant<MlpSources, ExpertSources> mlp;
 

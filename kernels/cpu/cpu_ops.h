@@ -70,7 +70,7 @@ class RopeTable {
  private:
   int64_t pairs_ = 0;
   bool interleaved_ = false;  // neighbours turn together
-  Buffer<float> cos_, sin_;  // [positions, pairs]
+  Buffer<float> cos_, sin_;   // [positions, pairs]
 };
 
 // gate[m, i] = silu(gate[m, i]) * up[m, i], for i < n; the same with gelu in its tanh form.
@@ -93,18 +93,23 @@ void add_bias(TensorView<float, 2> x, std::span<const float> bias);
 // One layer's keys and values, paged. A block holds kBlockTokens consecutive slots of one sequence:
 //   keys   [block][kv_head][head_dim][kBlockTokens]            (tokens are the vector lanes of a score)
 //   values [block][kv_head][kBlockTokens][round_up(head_dim, 16)]
+// A layer with a short convolution keeps one row of each token, as the value of its only head, and no keys.
 struct KvLayerView {
   KvType type = KvType::kFloat32;
   std::byte* keys = nullptr;
   std::byte* values = nullptr;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
+  bool has_keys = true;
   int64_t value_stride() const { return round_up(head_dim, 16); }
 };
 
 // Writes key and value of one token and one head; block_slot = slot % kBlockTokens.
 void store_kv(const KvLayerView& layer, int64_t block, int64_t block_slot, int64_t kv_head,
               std::span<const float> key, std::span<const float> value);
+
+// Writes the row that a layer without keys keeps of one token.
+void store_row(const KvLayerView& layer, int64_t block, int64_t block_slot, std::span<const float> row);
 
 // One query row: attends to positions [0, position], whose slots it finds through its sequence's block table.
 // Positions are slots, but for a slice with a tree, whose rows all name their tails: positions from
@@ -157,5 +162,14 @@ class AttentionScratch {
 void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q,
                const KvLayerView& layer, const AttentionShape& shape, std::span<const AttentionRow> rows,
                TensorView<float, 2> out);
+
+// A causal convolution of each channel by itself (LFM2):
+// out[m, c] = gate[m, c] * sum over t of taps[t, c] * kept(position - count + 1 + t)[c],
+// where kept(p) is what the layer keeps of position p of the row's path, and nothing is added for positions
+// in front of the text. gate and out [M, channels], taps [count, channels]. The last of a row's positions is
+// its own.
+void short_convolution(ThreadPool& pool, TensorView<const float, 2> gate, const KvLayerView& layer,
+                       std::span<const float> taps, std::span<const AttentionRow> rows,
+                       TensorView<float, 2> out);
 
 }  // namespace outrider

@@ -267,8 +267,8 @@ void keep_hidden_states(StreamView stream, const DeviceBatch& batch, const Hidde
 // Copies the KV of a block (copy-on-write) in a layer's memory.
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to);
 
-// Copies the KV of single tokens, one after the other, in all layers. layers: in device memory, of this
-// shape.
+// Copies the KV of single tokens, one after the other, in all layers. layers: in device memory, of one type;
+// widest: the most dimensions of all heads of a layer.
 struct KvMoves {
   static constexpr int32_t kMost = 64;
   struct Move {
@@ -277,7 +277,26 @@ struct KvMoves {
   Move moves[kMost];
   int32_t count = 0;
 };
-void move_kv_slots(StreamView stream, const KvLayer& shape, const KvLayer* layers, int64_t layer_count,
+void move_kv_slots(StreamView stream, KvType type, int64_t widest, const KvLayer* layers, int64_t layer_count,
                    const KvMoves& moves);
+
+// Short convolutions (LFM2), for a layer that keeps one row of each token, as the key of its only head.
+// `projected` has B, C and x of every row.
+struct ShortConvArguments {
+  const float* projected = nullptr;  // [rows, 3 * channels]
+  int64_t rows = 0;
+  int32_t channels = 0;
+  const float* taps = nullptr;  // [count, channels], the oldest row's first
+  int32_t count = 0;
+  void* out = nullptr;  // [rows, channels] of `type`
+  WeightType type = WeightType::kFloat32;
+};
+// What the layer keeps of each row = B * x.
+void store_conv_rows(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
+                     const ShortConvArguments& arguments);
+// out[m, c] = C[m, c] * sum over t of taps[t, c] * kept(position - count + 1 + t)[c], as short_convolution()
+// of cpu_ops.h has it. All rows are stored.
+void short_convolution(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
+                       const ShortConvArguments& arguments);
 
 }  // namespace outrider::cuda

@@ -56,14 +56,13 @@ __global__ void __launch_bounds__(kThreads) move_tokens(const KvLayer* layers, c
 
 }  // namespace
 
-void move_kv_slots(StreamView stream, const KvLayer& shape, const KvLayer* layers, int64_t layer_count,
+void move_kv_slots(StreamView stream, KvType type, int64_t widest, const KvLayer* layers, int64_t layer_count,
                    const KvMoves& moves) {
-  const int64_t dims = int64_t{shape.kv_heads} * shape.head_dim;
-  if (dims == 0 || moves.count == 0) return;
-  const LaunchShape launch_shape{.grid_x = static_cast<unsigned>((dims + kThreads - 1) / kThreads),
+  if (widest == 0 || moves.count == 0) return;
+  const LaunchShape launch_shape{.grid_x = static_cast<unsigned>((widest + kThreads - 1) / kThreads),
                                  .grid_y = static_cast<unsigned>(layer_count),
                                  .threads = kThreads};
-  if (shape.type == KvType::kBFloat16)
+  if (type == KvType::kBFloat16)
     launch(stream, launch_shape, &move_tokens<bf16>, layers, moves);
   else
     launch(stream, launch_shape, &move_tokens<float>, layers, moves);

@@ -14,6 +14,7 @@
 #include "lab/bench/results.h"
 #include "lab/bench/verify_curve.h"
 #include "lab/report/html.h"
+#include "model_files/model_size.h"
 #include "requests/output.h"
 #include "requests/provenance.h"
 #include "start/describe.h"
@@ -278,7 +279,8 @@ class Bench {
     const auto bytes_of_kv = [&](const ModelConfig& config, int64_t positions) {
       const int64_t element =
           options_.cluster.models.kv_dtype == "fp32" || config.torch_dtype == Dtype::kF32 ? 4 : 2;
-      return 2 * element * config.num_layers * config.kv_size() * positions;
+      const ModelSize size = size_of(config);  // the CPU caches a latent twice
+      return element * size.kv_numbers * (size.shares_kv ? 2 : 1) * positions;
     };
     double target_bytes = 0;
     for (const auto& model : models_.target) target_bytes += static_cast<double>(model->weight_bytes());

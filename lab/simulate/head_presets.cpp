@@ -42,7 +42,7 @@ HeadSize size_of_head(std::string_view head, const ModelConfig& m) {
             .kv_numbers = kv};
   if (head == "eagle") return {.parameters = 2 * square + layer_parameters(m, 1) + output, .kv_numbers = kv};
   if (head == "mtp") {
-    const ModelSize layer = size_of_layer(m, m.experts.has_value());
+    const ModelSize layer = size_of_layer(m, {.has_experts = m.experts.has_value()});
     return {.parameters = 2 * square + static_cast<double>(layer.parameters) + output,
             .of_experts = static_cast<double>(layer.of_experts),
             .kv_numbers = static_cast<double>(layer.kv_numbers)};

@@ -12,6 +12,7 @@
 #include "model/quantized_file.h"
 #include "model/weights.h"
 #include "model_files/family.h"
+#include "model_files/model_size.h"
 #include "model_files/unused_tensors.h"
 #include "model_files/weight_map.h"
 #include "text/chat_template/chat_template.h"
@@ -149,6 +150,12 @@ void add_sizes(const ModelConfig& c, std::string& out) {
                          "of values; queries of {}, values of {}",
                          c.latent->kv_rank, c.latent->rope_dim, c.latent->query_dim(), c.latent->value_dim));
   if (c.experts) add_line(out, "experts", describe_experts(c));
+  if (c.conv_taps > 0)
+    add_line(out, "short convolutions",
+             fmt::format("in {} layers, over {} tokens; {} numbers of every token are cached in each",
+                         std::count_if(c.layers.begin(), c.layers.end(),
+                                       [](const LayerKind& l) { return l.mixer == Mixer::kShortConv; }),
+                         c.conv_taps, c.hidden_size));
   add_line(
       out, "vocabulary",
       fmt::format("{} rows{}", c.vocab_size, c.tie_word_embeddings ? ", the head is the embedding" : ""));
@@ -182,7 +189,8 @@ void add_devices(const WeightMap& map, const ModelConfig& config, std::string& o
 
 void add_kv(const ModelConfig& c, const WeightMap& map, std::string& out) {
   const KvType own = map.all_bf16 ? KvType::kBFloat16 : KvType::kFloat32;
-  const double token = 2.0 * static_cast<double>(c.num_layers * c.kv_size() * element_bytes(own));
+  const ModelSize size = size_of(c);  // a latent is cached twice
+  const double token = static_cast<double>(size.kv_numbers * (size.shares_kv ? 2 : 1) * element_bytes(own));
   add_line(out, "KV cache",
            fmt::format("{} a token in {}, {} for a text of {}, the longest", in_bytes(token),
                        own == KvType::kBFloat16 ? "bf16" : "fp32",

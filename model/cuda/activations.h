@@ -29,10 +29,9 @@ struct Activations {
         vocab(p.shard.vocab.size()),
         residual(o.max_rows * p.config.hidden_size),
         normed(o.max_rows * p.config.hidden_size * element_bytes(p.activation())),
-        qkv(o.max_rows * qkv_size),
+        qkv(o.max_rows * p.projected_columns()),
         squares(p.config.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
-        attended(o.max_rows * p.shard.query_heads.size() * p.layer().value_dim() *
-                 element_bytes(p.activation())),
+        attended(o.max_rows * p.attended_columns() * element_bytes(p.activation())),
         workspace(p.attention_floats(max_positions)),
         gathered(o.max_rows * p.gathered_columns() * element_bytes(p.activation())),
         gate_up(o.max_rows * 2 * p.weights.gate_columns),
@@ -58,10 +57,10 @@ struct Activations {
   int64_t q_size, qkv_size, columns, vocab;  // of this rank
   DeviceBuffer<float> residual;              // [rows, hidden]
   DeviceBuffer<std::byte> normed;            // [rows, hidden] of activation_type
-  DeviceBuffer<float> qkv;                   // [rows, q + k + v], or their latents (DeviceLatent)
+  DeviceBuffer<float> qkv;                   // [rows, q + k + v], their latents (DeviceLatent), or B, C and x
   LatentActivations latent;
   DeviceBuffer<float> squares;       // [rows, 2]: sums of squares of q and k
-  DeviceBuffer<std::byte> attended;  // [rows, value_dim of all heads]
+  DeviceBuffer<std::byte> attended;  // [rows, value_dim of all heads, or channels]
   DeviceBuffer<float> workspace;
   DeviceBuffer<std::byte> gathered;    // [rows, columns of codes]: inputs in the order of one matrix
   DeviceBuffer<float> gate_up;         // [rows, gates, then ups], where a product leaves them so

@@ -13,8 +13,8 @@ double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 int64_t MemoryPlan::activation_bytes(const ModelOptions& o) const {
   const int64_t element = element_bytes(activation()), heads = shard.query_heads.size();
-  int64_t attention = heads * layer().value_dim() * element;
-  for (const MatrixSize& size : attention_inputs(config, shard)) attention += 4 * size.n;
+  int64_t attention = attended_columns() * element + 4 * projected_columns();
+  if (config.latent && config.latent->q_rank > 0) attention += 4 * attention_inputs(config, shard).back().n;
   if (config.latent)
     attention +=
         config.latent->q_rank * element + heads * (4 * config.head_dim + config.output_dim() * element);

@@ -6,6 +6,7 @@
 #include "model/cuda/token_runner.h"
 #include "model/cuda/weights.h"
 #include "model/kv/cuda_kv_storage.h"
+#include "model/kv/kv_shape_of.h"
 #include "model/model.h"
 
 namespace outrider::cuda {
@@ -16,14 +17,12 @@ struct MemoryPlan {
         weights(weight_plan),
         shard(config, o.shard),
         kv_blocks(kv_blocks_for(o.kv_tokens > 0 ? o.kv_tokens : planned_positions(config, o))),
-        kv{.layers = config.num_layers,
-           .kv_heads = shard.kv_heads.size(),
-           .head_dim = config.head_dim,
-           .type = o.kv == ModelOptions::Kv::kBFloat16 ||
-                           (o.kv == ModelOptions::Kv::kAuto && activation() == WeightType::kBFloat16)
-                       ? KvType::kBFloat16
-                       : KvType::kFloat32,
-           .hidden_state_size = static_cast<int64_t>(o.aux_layers.size()) * config.hidden_size} {}
+        kv(kv_shape_of(config, shard,
+                       o.kv == ModelOptions::Kv::kBFloat16 ||
+                               (o.kv == ModelOptions::Kv::kAuto && activation() == WeightType::kBFloat16)
+                           ? KvType::kBFloat16
+                           : KvType::kFloat32,
+                       o.aux_layers.size())) {}
 
   WeightType activation() const { return weights.types.activation(); }
   // Columns of the widest MLP. A mixture of experts counts as one MLP.
@@ -37,11 +36,19 @@ struct MemoryPlan {
   int64_t gathered_columns() const { return round_up(weights.gathered_columns, kAlignedInputs); }
   // KvLayer's.
   int64_t latent_dim() const { return config.latent ? config.latent->kv_rank : 0; }
+  // A layer with attention.
   KvLayer layer() const {
     return {.type = kv.type,
             .kv_heads = static_cast<int32_t>(kv.kv_heads),
             .head_dim = static_cast<int32_t>(kv.head_dim),
             .latent_dim = static_cast<int32_t>(latent_dim())};
+  }
+  // Columns of a layer's first product, and of what goes into its last one in front of the MLP.
+  int64_t projected_columns() const {
+    return std::max(attention_inputs(config, shard).front().n, 3 * shard.conv_channels.size());
+  }
+  int64_t attended_columns() const {
+    return std::max(shard.query_heads.size() * layer().value_dim(), shard.conv_channels.size());
   }
   int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, latent_dim(), kv_blocks); }
   AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
@@ -62,7 +69,8 @@ struct MemoryPlan {
     int64_t most = 0;
     const auto add = [&](int64_t n) { most = std::max(most, cuda::split_floats(rows, n)); };
     for (const MatrixSize& size : attention_inputs(config, shard)) add(size.n);
-    for (const int64_t n : {config.hidden_size, 2 * columns(), shard.vocab.size()}) add(n);
+    for (const int64_t n : {config.hidden_size, 2 * columns(), shard.vocab.size(), projected_columns()})
+      add(n);
     return most;
   }
   int64_t activation_bytes(const ModelOptions& options) const;

@@ -83,7 +83,10 @@ class CudaModel final : public Model {
   NormArguments norm_arguments(const float* added, const float* weight) const;
   // Adds the output of this layer's MLP to the residual stream; -1: adds nothing.
   NormArguments norm_behind_mlp(int64_t layer, const float* weight) const;
+  // The residual stream's sum and norm in front of a layer, then its attention or its short convolution.
+  void queue_mixer(int64_t layer, int64_t rows);
   void queue_attention(int64_t layer, int64_t rows);
+  void queue_convolution(int64_t layer, int64_t rows);
   // Queries, and keys and values in the cache, of normed rows.
   void queue_projections(int64_t layer, const KvLayer& kv, int64_t rows);
   // Keeps the residual stream of all rows where a tap asks for this layer's input, or for the last layer's

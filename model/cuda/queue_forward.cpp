@@ -9,7 +9,7 @@ namespace outrider::cuda {
 void CudaModel::queue_forward(int64_t layers, int64_t rows, int64_t logit_rows) {
   queue_embedding(rows);
   for (int64_t layer = 0; layer < layers; ++layer) {
-    queue_attention(layer, rows);
+    queue_mixer(layer, rows);
     queue_mlp(layer, rows);
   }
   NormArguments last = norm_behind_mlp(layers - 1, weights_.final_norm.data());
@@ -86,12 +86,34 @@ LayerParts CudaModel::parts() const {
                    .gathered = reinterpret_cast<bf16*>(act_->gathered.data())}};
 }
 
-void CudaModel::queue_attention(int64_t layer, int64_t rows) {
-  const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
-  NormArguments norm = norm_behind_mlp(layer - 1, w.attention_norm.data());
+void CudaModel::queue_mixer(int64_t layer, int64_t rows) {
+  NormArguments norm =
+      norm_behind_mlp(layer - 1, weights_.layers[static_cast<size_t>(layer)].attention_norm.data());
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
   queue_hidden_states(layer, rows);
+  config_.is_conv(layer) ? queue_convolution(layer, rows) : queue_attention(layer, rows);
+}
+
+void CudaModel::queue_convolution(int64_t layer, int64_t rows) {
+  const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t channels = plan_.conv_channels.size();
+  multiply(rows, act_->normed.data(), config_.hidden_size, w.qkv, act_->qkv.data(), 3 * channels);
+  const KvLayer kept = storage_.layer(layer);
+  const ShortConvArguments arguments{.projected = act_->qkv.data(),
+                                     .rows = rows,
+                                     .channels = static_cast<int32_t>(channels),
+                                     .taps = w.conv.data(),
+                                     .count = static_cast<int32_t>(config_.conv_taps),
+                                     .out = act_->attended.data(),
+                                     .type = weights_.types.activation()};
+  store_conv_rows(*stream_, inputs_.device(), kept, arguments);
+  short_convolution(*stream_, inputs_.device(), kept, arguments);
+  multiply(rows, act_->attended.data(), channels, w.o, act_->partial.data(), config_.hidden_size);
+}
+
+void CudaModel::queue_attention(int64_t layer, int64_t rows) {
+  const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
   const KvLayer kv = storage_.layer(layer);
   const LayerKind kind = config_.layer(layer);
   const auto heads = static_cast<int32_t>(plan_.query_heads.size());

@@ -170,9 +170,13 @@ WeightPlan plan_weights(const ModelConfig& c, const ShardPlan& plan, WeightForma
   for (const MatrixSize& size : attention_inputs(c, plan)) attention += bytes(size.n, size.k);
   for (const MatrixSize& size : head_matrices(c, plan))
     attention += bytes_as(types.activation(), size.n, size.k, {size.k});
+  const int64_t channels = plan.conv_channels.size();
+  const int64_t convolution =
+      bytes(3 * channels, c.hidden_size) + bytes(c.hidden_size, channels, plan.conv_leaf_ends);
   WeightPlan all;
-  int64_t layers = c.num_layers * attention;
+  int64_t layers = 0;
   for (int64_t i = 0; i < c.num_layers; ++i) {
+    layers += c.is_conv(i) ? convolution : attention;
     const MlpColumns columns = mlp_columns(c, plan, c.layer(i).has_experts);
     layers +=
         bytes(2 * columns.count, c.hidden_size) + bytes(c.hidden_size, columns.count, columns.leaf_ends);
@@ -209,6 +213,7 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
     l.k_norm = norm(s.k_norm);
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
     l.sinks = to_device(read_vector(s.sinks), stream);
+    l.conv = to_device(read_vector(s.conv), stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
     if (s.latent)
       upload_latents(*s.latent, config, types.layers, uploader, stream, l);
@@ -265,13 +270,15 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
       l.attention_out_norm = ones(c.hidden_size);
       l.mlp_out_norm = ones(c.hidden_size);
     }
-    if (c.qk_norm != QkNorm::kNone) {
+    const bool is_conv = c.is_conv(i);
+    if (c.qk_norm != QkNorm::kNone && !is_conv) {
       const bool whole = c.qk_norm == QkNorm::kWhole;
       l.q_norm = ones(whole ? plan.query_heads.size() * c.head_dim : c.head_dim);
       l.k_norm = ones(whole ? plan.kv_heads.size() * c.head_dim : c.head_dim);
     }
     const std::vector<MatrixSize> inputs = attention_inputs(c, plan), of_heads = head_matrices(c, plan);
-    l.qkv = matrix(inputs[0].n, inputs[0].k);
+    l.qkv = matrix(is_conv ? 3 * plan.conv_channels.size() : inputs[0].n, inputs[0].k);
+    if (is_conv) l.conv = ones(c.conv_taps * plan.conv_channels.size());
     if (inputs.size() > 1) l.latent.q = matrix(inputs[1].n, inputs[1].k);
     if (c.latent) {
       l.latent.q_norm = ones(c.latent->q_rank);
@@ -280,7 +287,8 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
       l.latent.key_up = one_matrix(numbers, of_heads[0].n, of_heads[0].k, {of_heads[0].k});
       l.latent.value_up = one_matrix(numbers, of_heads[1].n, of_heads[1].k, {of_heads[1].k});
     }
-    l.o = matrix(c.hidden_size, plan.query_heads.size() * c.output_dim(), plan.attention_leaf_ends);
+    l.o = is_conv ? matrix(c.hidden_size, plan.conv_channels.size(), plan.conv_leaf_ends)
+                  : matrix(c.hidden_size, plan.query_heads.size() * c.output_dim(), plan.attention_leaf_ends);
     if (c.attention_sinks) l.sinks = ones(plan.query_heads.size());
     const bool has_experts = c.layer(i).has_experts;
     const MlpColumns columns = mlp_columns(c, plan, has_experts);

@@ -50,12 +50,14 @@ struct DeviceLatent {
   int64_t bytes() const { return q.bytes() + key_up.bytes() + value_up.bytes(); }
 };
 
-// Vectors that a model lacks are empty: a null pointer.
+// Vectors that a model lacks are empty: a null pointer. A layer with a short convolution has its in_proj in
+// `qkv` and its out_proj in `o`.
 struct DeviceLayer {
   DeviceBuffer<float> attention_norm, mlp_norm, q_norm, k_norm;
   DeviceBuffer<float> attention_out_norm, mlp_out_norm;  // of what attention and MLP yield
   DeviceBuffer<float> qkv_bias, o_bias, gate_up_bias, down_bias;
   DeviceBuffer<float> sinks;                    // [query heads of this rank]
+  DeviceBuffer<float> conv;                     // [taps, channels of this rank] of a short convolution
   DeviceBuffer<float> router, shared_gate;      // of a mixture: [experts, hidden], [hidden]
   DeviceBuffer<float> router_bias, correction;  // [experts]
   DeviceBuffer<float> expert_down_bias;         // [experts, hidden]; gate_up_bias is as gate_up's rows are
@@ -94,7 +96,7 @@ struct MatrixSizes {
   int64_t bytes = 0;
   // The most activation columns that one matrix needs gathered into another order.
   int64_t gathered_columns = 0;
-  int64_t widest = 0;            // the most rows of a matrix whose product may be split over blocks
+  int64_t widest = 0;  // the most rows of a matrix whose product may be split over blocks
 };
 // Types and device memory of a rank's weights. Weights other than matrices are small and not counted.
 struct WeightPlan : MatrixSizes {

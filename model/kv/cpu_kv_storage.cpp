@@ -38,7 +38,7 @@ void copy_slot_as(const KvLayerView& from, const KvSlot& at, const KvLayerView& 
   auto *keys = reinterpret_cast<T*>(to.keys), *values = reinterpret_cast<T*>(to.values);
   for (int64_t h = 0; h < from.kv_heads; ++h) {
     const int64_t source = at.block * from.kv_heads + h, target = to_at.block * from.kv_heads + h;
-    for (int64_t i = 0; i < d; ++i)
+    for (int64_t i = 0; from.has_keys && i < d; ++i)
       keys[(target * d + i) * kBlockTokens + to_at.slot] =
           from_keys[(source * d + i) * kBlockTokens + at.slot];
     std::copy_n(from_values + (source * kBlockTokens + at.slot) * stride, d,
@@ -51,7 +51,18 @@ void copy_slot(const KvLayerView& from, const KvSlot& at, const KvLayerView& to,
                                  : copy_slot_as<float>(from, at, to, to_at);
 }
 
+template <class T>
+void store_row_as(const KvLayerView& layer, int64_t block, int64_t slot, std::span<const float> row) {
+  T* const to = reinterpret_cast<T*>(layer.values) + (block * kBlockTokens + slot) * layer.value_stride();
+  std::transform(row.begin(), row.end(), to, [](float x) { return from_float<T>(x); });
+}
+
 }  // namespace
+
+void store_row(const KvLayerView& layer, int64_t block, int64_t slot, std::span<const float> row) {
+  layer.type == KvType::kBFloat16 ? store_row_as<bf16>(layer, block, slot, row)
+                                  : store_row_as<float>(layer, block, slot, row);
+}
 
 void store_kv(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head,
               std::span<const float> key, std::span<const float> value) {
@@ -62,16 +73,24 @@ void store_kv(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_
 CpuKvStorage::CpuKvStorage(const KvShape& shape, int64_t num_blocks)
     : shape_(shape), hidden_states_(num_blocks * kBlockTokens * hidden_state_bytes()) {
   for (int64_t i = 0; i < shape.layers; ++i) {
-    keys_.emplace_back(num_blocks * key_bytes());
-    values_.emplace_back(num_blocks * value_bytes());
+    keys_.emplace_back(num_blocks * key_bytes(i));
+    values_.emplace_back(num_blocks * value_bytes(i));
   }
 }
 
-int64_t CpuKvStorage::key_bytes() const {
-  return shape_.kv_heads * shape_.head_dim * kBlockTokens * element_bytes(shape_.type);
+KvLayerView CpuKvStorage::layer_shape(int64_t index) const {
+  if (shape_.is_conv(index))
+    return {.type = shape_.type, .kv_heads = 1, .head_dim = shape_.conv_channels, .has_keys = false};
+  return {.type = shape_.type, .kv_heads = shape_.kv_heads, .head_dim = shape_.head_dim};
 }
-int64_t CpuKvStorage::value_bytes() const {
-  return shape_.kv_heads * round_up(shape_.head_dim, 16) * kBlockTokens * element_bytes(shape_.type);
+
+int64_t CpuKvStorage::key_bytes(int64_t layer) const {
+  const KvLayerView shape = layer_shape(layer);
+  return shape.has_keys ? shape.kv_heads * shape.head_dim * kBlockTokens * element_bytes(shape.type) : 0;
+}
+int64_t CpuKvStorage::value_bytes(int64_t layer) const {
+  const KvLayerView shape = layer_shape(layer);
+  return shape.kv_heads * shape.value_stride() * kBlockTokens * element_bytes(shape.type);
 }
 
 int64_t CpuKvStorage::hidden_state_bytes() const {
@@ -97,16 +116,16 @@ void CpuKvStorage::read_hidden_state(const KvSlot& at, std::span<float> to) cons
 }
 
 KvLayerView CpuKvStorage::layer(int64_t index) const {
-  return {.type = shape_.type,
-          .keys = keys_[static_cast<size_t>(index)].data(),
-          .values = values_[static_cast<size_t>(index)].data(),
-          .kv_heads = shape_.kv_heads,
-          .head_dim = shape_.head_dim};
+  KvLayerView view = layer_shape(index);
+  view.keys = keys_[static_cast<size_t>(index)].data();
+  view.values = values_[static_cast<size_t>(index)].data();
+  return view;
 }
 
 void CpuKvStorage::copy_block(int32_t from, int32_t to) {
-  const auto keys = static_cast<size_t>(key_bytes()), values = static_cast<size_t>(value_bytes());
   for (size_t i = 0; i < keys_.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    const auto keys = static_cast<size_t>(key_bytes(layer)), values = static_cast<size_t>(value_bytes(layer));
     std::memcpy(keys_[i].data() + keys * static_cast<size_t>(to),
                 keys_[i].data() + keys * static_cast<size_t>(from), keys);
     std::memcpy(values_[i].data() + values * static_cast<size_t>(to),
@@ -118,7 +137,9 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
 
 void CpuKvStorage::copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to) {
   CHECK(from.shape_.kv_heads == shape_.kv_heads && from.shape_.head_dim == shape_.head_dim &&
-            from.shape_.type == shape_.type && from.shape_.hidden_state_size == shape_.hidden_state_size,
+            from.shape_.type == shape_.type && from.shape_.hidden_state_size == shape_.hidden_state_size &&
+            from.shape_.conv_layers == shape_.conv_layers &&
+            from.shape_.conv_channels == shape_.conv_channels,
         "a token of {} heads of {}, not {} of {}", from.shape_.kv_heads, from.shape_.head_dim,
         shape_.kv_heads, shape_.head_dim);
   for (int64_t l = 0; l < std::min(shape_.layers, from.shape_.layers); ++l)
@@ -153,7 +174,7 @@ uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t len
         const int64_t head = blocks[static_cast<size_t>(p / kBlockTokens)] * view.kv_heads + h,
                       slot = p % kBlockTokens;
         for (int64_t i = 0; i < view.head_dim; ++i) {
-          add(view.keys + ((head * view.head_dim + i) * kBlockTokens + slot) * element);
+          if (view.has_keys) add(view.keys + ((head * view.head_dim + i) * kBlockTokens + slot) * element);
           add(view.values + ((head * kBlockTokens + slot) * view.value_stride() + i) * element);
         }
       }

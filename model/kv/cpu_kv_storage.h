@@ -31,9 +31,10 @@ class CpuKvStorage final : public KvStorage {
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
 
  private:
-  int64_t key_bytes() const;           // of one block in one layer
-  int64_t value_bytes() const;         // of one block in one layer
-  int64_t hidden_state_bytes() const;  // of one token
+  KvLayerView layer_shape(int64_t index) const;  // without memory
+  int64_t key_bytes(int64_t layer) const;        // of one block
+  int64_t value_bytes(int64_t layer) const;      // of one block
+  int64_t hidden_state_bytes() const;            // of one token
   std::byte* state(const KvSlot& at) const {
     return hidden_states_.data() + (at.block * kBlockTokens + at.slot) * hidden_state_bytes();
   }

@@ -8,16 +8,22 @@
 namespace outrider::cuda {
 namespace {
 
-KvLayer layer_of(const KvShape& shape, int64_t latent_dim) {
+// Layer `index`, without memory. What a short convolution reads is the key of an only head, without a value.
+KvLayer layer_of(const KvShape& shape, int64_t latent_dim, int64_t index) {
+  if (shape.is_conv(index))
+    return {.type = shape.type,
+            .kv_heads = shape.conv_channels > 0 ? 1 : 0,
+            .head_dim = static_cast<int32_t>(shape.conv_channels),
+            .latent_dim = static_cast<int32_t>(shape.conv_channels)};
   return {.type = shape.type,
           .kv_heads = static_cast<int32_t>(shape.kv_heads),
           .head_dim = static_cast<int32_t>(shape.head_dim),
           .latent_dim = static_cast<int32_t>(latent_dim)};
 }
 
-// Keys of one block in one layer; as many for the values, where there are any.
-int64_t bytes_of_block(const KvShape& shape) {
-  return layer_of(shape, 0).block_elements() * outrider::element_bytes(shape.type);
+// Keys of one block; as many for the values, where there are any.
+int64_t bytes_of_block(const KvLayer& layer) {
+  return layer.block_elements() * outrider::element_bytes(layer.type);
 }
 
 // Bytes of one token's hidden states.
@@ -37,8 +43,9 @@ DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t latent_dim, int64
       hidden_state_room_(hidden_state_bytes(shape)),
       layers_(shape.layers) {
   for (int64_t i = 0; i < shape.layers; ++i) {
-    keys_.emplace_back(num_blocks * bytes_of_block(shape));
-    if (latent_dim == 0) values_.emplace_back(num_blocks * bytes_of_block(shape));
+    const KvLayer own = layer_of(shape, latent_dim, i);
+    keys_.emplace_back(num_blocks * bytes_of_block(own));
+    values_.emplace_back(own.has_values() ? num_blocks * bytes_of_block(own) : 0);
   }
   std::vector<KvLayer> layers;
   for (int64_t i = 0; i < shape.layers; ++i) layers.push_back(layer(i));
@@ -47,12 +54,13 @@ DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t latent_dim, int64
 }
 
 int64_t DeviceKvStorage::bytes_for(const KvShape& shape, int64_t latent_dim, int64_t num_blocks) {
-  const int64_t parts = latent_dim > 0 ? 1 : 2;
-  return num_blocks *
-         (parts * shape.layers * bytes_of_block(shape) + kBlockTokens * hidden_state_bytes(shape));
+  int64_t layers = 0;
+  for (int64_t i = 0; i < shape.layers; ++i) {
+    const KvLayer own = layer_of(shape, latent_dim, i);
+    layers += (own.has_values() ? 2 : 1) * bytes_of_block(own);
+  }
+  return num_blocks * (layers + kBlockTokens * hidden_state_bytes(shape));
 }
-
-KvLayer DeviceKvStorage::layer_shape() const { return layer_of(shape_, latent_dim_); }
 
 HiddenStateRows DeviceKvStorage::hidden_states() const {
   return {.type = shape_.type, .data = hidden_states_.data(), .size = shape_.hidden_state_size};
@@ -73,7 +81,7 @@ void DeviceKvStorage::read_hidden_state(const KvSlot& at, std::span<float> to) c
 }
 
 KvLayer DeviceKvStorage::layer(int64_t index) const {
-  KvLayer layer = layer_shape();
+  KvLayer layer = layer_of(shape_, latent_dim_, index);
   layer.keys = keys_[static_cast<size_t>(index)].data();
   if (layer.has_values()) layer.values = values_[static_cast<size_t>(index)].data();
   return layer;
@@ -94,7 +102,8 @@ void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
     for (const KvMove& move : moves.subspan(first, std::min<size_t>(KvMoves::kMost, moves.size() - first)))
       some.moves[some.count++] = {move.from.block, static_cast<int32_t>(move.from.slot), move.to.block,
                                   static_cast<int32_t>(move.to.slot)};
-    move_kv_slots(stream_, layer_shape(), layers_.data(), shape_.layers, some);
+    const int64_t widest = std::max(shape_.kv_heads * shape_.head_dim, shape_.conv_channels);
+    move_kv_slots(stream_, shape_.type, widest, layers_.data(), shape_.layers, some);
   }
   const int64_t bytes = hidden_state_bytes(shape_);
   const auto state = [&](const KvSlot& at) {
@@ -105,17 +114,20 @@ void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
 }
 
 uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
-  const KvLayer layer = layer_shape();
-  const int64_t element = outrider::element_bytes(shape_.type), bytes = bytes_of_block(shape_);
+  const int64_t element = outrider::element_bytes(shape_.type);
   use_device(device_);
-  std::vector<std::byte> keys(static_cast<size_t>(bytes)), values(static_cast<size_t>(bytes));
+  std::vector<std::byte> keys, values;
   uint64_t hash = 0;
   const auto add = [&](const std::vector<std::byte>& memory, int64_t offset) {
     uint32_t bits = 0;
     std::memcpy(&bits, memory.data() + offset * element, static_cast<size_t>(element));
     hash = hash_combine(hash, bits);
   };
-  for (size_t l = 0; l < keys_.size(); ++l)
+  for (size_t l = 0; l < keys_.size(); ++l) {
+    const KvLayer layer = layer_of(shape_, latent_dim_, static_cast<int64_t>(l));
+    const int64_t bytes = bytes_of_block(layer);
+    keys.resize(static_cast<size_t>(bytes));
+    values.resize(static_cast<size_t>(bytes));
     for (int64_t p = 0; p < length; p += kBlockTokens) {
       const int64_t from = blocks[static_cast<size_t>(p / kBlockTokens)] * bytes;
       copy(keys.data(), keys_[l].data() + from, bytes, stream_);
@@ -129,6 +141,7 @@ uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t 
             if (layer.has_values()) add(values, layer.value_offset(0, h, t, i));
           }
     }
+  }
   std::vector<std::byte> state(static_cast<size_t>(hidden_state_bytes(shape_)));
   for (int64_t p = 0; p < length && !state.empty(); ++p) {
     const int64_t at = blocks[static_cast<size_t>(p / kBlockTokens)] * kBlockTokens + p % kBlockTokens;

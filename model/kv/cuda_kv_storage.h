@@ -12,7 +12,7 @@ namespace outrider::cuda {
 
 class DeviceKvStorage final : public KvStorage {
  public:
-  // On the current device. latent_dim: KvLayer's, 0 where values are stored.
+  // On the current device. latent_dim: KvLayer's of layers with attention, 0 where values are stored.
   DeviceKvStorage(const KvShape& shape, int64_t latent_dim, int64_t num_blocks, int device,
                   StreamView stream);
 
@@ -28,13 +28,11 @@ class DeviceKvStorage final : public KvStorage {
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
 
  private:
-  KvLayer layer_shape() const;
-
   KvShape shape_;
   int64_t latent_dim_;
   int device_;
   StreamView stream_;
-  // Per layer, as kv_layout.h says; values_ is empty where there are none.
+  // Per layer, as kv_layout.h says; values are empty where there are none.
   std::vector<DeviceBuffer<std::byte>> keys_, values_;
   DeviceBuffer<std::byte> hidden_states_;      // HiddenStateRows
   PinnedBuffer<std::byte> hidden_state_room_;  // of one token

@@ -50,6 +50,41 @@ TEST_P(Families, TextWithDraftsIsPlainText) {
   EXPECT_GT(rollbacks, 5);
 }
 
+// A layer with a short convolution keeps a row of every token beside the keys of other layers. It is found
+// again with a prompt's beginning, computed anew after a preemption, and resumed after a draft of the first
+// layers.
+TEST(ShortConvolutions, PrefixHitsPreemptionAndEarlyExitChangeNoText) {
+  const std::string model = "lfm2";
+  const testing::PerturbedModel draft(model, 0.2f);
+  const auto twice = [](const std::string& policy) {
+    auto requests = some_requests(policy);
+    for (Request& request : some_requests(policy)) requests.push_back(std::move(request));
+    return requests;
+  };
+  TestCluster plain({.target = model, .prefix_caching = false});
+  const auto expected = plain.run(twice(""));
+  for (const auto& [tp_size, shape] :
+       {std::pair<int, TreeShape>{1, {}}, {2, {}}, {1, {.widths = {2, 2, 1}}}}) {
+    ClusterOptions options{.target = model,
+                           .draft = draft.path(),
+                           .drafter = DrafterKind::kModel,
+                           .tp_size = tp_size,
+                           .max_num_seqs = 5,
+                           .kv_tokens = 9 * kBlockTokens};
+    if (!shape.widths.empty()) options.tree = shape;
+    TestCluster tight(options);
+    const auto what = fmt::format("tp {}, tree {}", tp_size, !shape.widths.empty());
+    expect_same(expected, tight.run(twice("fixed:gamma=3")), what);
+    EXPECT_GT(tight.totals().preemptions, 2) << what;
+    EXPECT_GT(tight.totals().prefix_hits, 50) << what;
+    EXPECT_GT(tight.totals().rounds.accepted, 100) << what;
+  }
+  for (const int64_t layers : {1, 2, 3}) {
+    TestCluster exiting({.target = model, .exit_layer = layers, .tp_size = 2, .max_num_seqs = 3});
+    expect_same(expected, exiting.run(twice("fixed:gamma=3")), fmt::format("{} layers", layers));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Goldens, Families, ::testing::ValuesIn(testing::kFamilyModels),
                          [](const auto& instance) {
                            std::string name = instance.param;

@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
                           DeepseekV3ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
                           Glm4MoeConfig, Glm4MoeForCausalLM,
-                          GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config,
                           Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
@@ -160,6 +160,11 @@ NEWER_MODELS = {
                           moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2, tie_word_embeddings=True), PLAIN),
     "hunyuan": (HunYuanDenseV1ForCausalLM, HunYuanDenseV1Config, dict(TINY, num_key_value_heads=2, head_dim=10),
                 {**PLAIN, "rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}),
+    # The class makes 60 columns of the MLP of 84. There are two units of channels, so some ranks have none.
+    "lfm2": (Lfm2ForCausalLM, Lfm2Config,
+             dict({k: v for k, v in TINY.items() if k != "rms_norm_eps"}, num_hidden_layers=4, hidden_size=48, num_attention_heads=4,
+                  num_key_value_heads=2, intermediate_size=84, block_multiple_of=12, norm_eps=1e-3, conv_L_cache=3,
+                  layer_types=["conv", "full_attention", "conv", "conv"], tie_word_embeddings=True), PLAIN),
 }
 NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3"}  # config.json of transformers 5; the others as older versions wrote it
 GREEDY_STEPS = 24

@@ -19,7 +19,7 @@ std::vector<std::string> testing::suite_models() {
     return {"llama-bias", "qwen2",      "qwen3-bf16",  "gemma2",           "gemma3",
             "olmo2",      "granite",    "phi3",        "smollm3",          "mixtral",
             "qwen2-moe",  "gpt-oss",    "deepseek-v2", "deepseek-v2-lite", "deepseek-v3",
-            "glm4-moe",   "minimax-m2", "ernie45-moe", "hunyuan"};
+            "glm4-moe",   "minimax-m2", "ernie45-moe", "hunyuan",          "lfm2"};
   std::vector<std::string> names = kFamilyModels;
   names.insert(names.begin(), kGoldenModels.begin(), kGoldenModels.end());
   return names;
@@ -59,7 +59,8 @@ TEST_F(CudaModelTest, AgreesWithTheCpu) {
 // bf16 rounds is compared with what it rounds on the CPU, against the distance of both from fp32.
 TEST_F(CudaModelTest, FamiliesInBf16KeepTheirBitsAndStayClose) {
   auto single = make_single_collectives();
-  for (const char* name : {"gemma2", "olmo2", "phi3", "smollm3", "qwen3-moe", "deepseek-v2", "deepseek-v3"}) {
+  for (const char* name :
+       {"gemma2", "olmo2", "phi3", "smollm3", "qwen3-moe", "deepseek-v2", "deepseek-v3", "lfm2"}) {
     const auto path = testing::golden_model(name);
     const ModelOptions options{.device = suite_device(), .weight_format = WeightFormat::kBFloat16};
     auto model = testing::load_or_die(path, options, *single);

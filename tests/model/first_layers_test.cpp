@@ -83,9 +83,10 @@ TEST_P(FirstLayers, HaveTheBitsOfACheckpointWithoutTheOthers) {
     });
 }
 
-// 16 bits, windows and norms behind the blocks, mixtures, sinks, and latent attention.
+// 16 bits, windows and norms behind the blocks, mixtures, sinks, latent attention, and short convolutions.
 INSTANTIATE_TEST_SUITE_P(Families, FirstLayers,
-                         ::testing::Values("qwen3-bf16", "gemma3", "mixtral", "gpt-oss", "deepseek-v3"),
+                         ::testing::Values("qwen3-bf16", "gemma3", "mixtral", "gpt-oss", "deepseek-v3",
+                                           "lfm2"),
                          [](const auto& of) {
                            std::string name = of.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model_files/family.h"
+#include "model_files/model_size.h"
 #include "model_files/quantization_config.h"
 #include "tests/model_files/test_data.h"
 #include "tests/support/temporary_directory.h"
@@ -514,6 +515,62 @@ TEST(ModelConfig, HunyuanSlowsRotationsByAlpha) {
   expect_refused(with(hunyuan, {{"use_qk_norm", false}}), "use_qk_norm", "false");
   expect_refused(with(hunyuan, {{"norm_type", "layer"}}), "norm_type", "layer");
   expect_refused(with(llama(), {{"rope_scaling", rope}}), "alpha", "dynamic");
+}
+
+// As LiquidAI/LFM2-350M has it, with fewer layers.
+TEST(ModelConfig, Lfm2HasShortConvolutions) {
+  const json lfm2 =
+      without(with(family(ModelFamily::kLfm2), {{"num_hidden_layers", 4},
+                                                {"norm_eps", 1e-5},
+                                                {"layer_types", {"conv", "conv", "full_attention", "conv"}},
+                                                {"block_auto_adjust_ff_dim", true},
+                                                {"block_dim", 64},
+                                                {"block_ff_dim", 6656},
+                                                {"block_ffn_dim_multiplier", 1.0},
+                                                {"block_multiple_of", 256},
+                                                {"block_norm_eps", 1e-5},
+                                                {"block_use_swiglu", true},
+                                                {"block_mlp_init_scale", 1.0},
+                                                {"conv_L_cache", 3},
+                                                {"conv_bias", false},
+                                                {"conv_dim", 64},
+                                                {"conv_dim_out", 64},
+                                                {"num_heads", 8},
+                                                {"use_pos_enc", true}}),
+              "rms_norm_eps");
+  const auto config = read(lfm2);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->intermediate_size, 4608);
+  EXPECT_EQ(config->conv_taps, 3);
+  EXPECT_EQ(config->rms_norm_eps, 1e-5);
+  EXPECT_TRUE(config->tie_word_embeddings);
+  EXPECT_EQ(config->qk_norm, QkNorm::kHead);
+  EXPECT_EQ(beyond_plain_layers(*config), "layers with a short convolution");
+  for (const int64_t i : {0, 1, 2, 3}) EXPECT_EQ(config->is_conv(i), i != 2) << i;
+  // Keys and values in one layer, a row of every channel in three.
+  EXPECT_EQ(size_of(*config).kv_numbers, 2 * 2 * 8 + 3 * 64);
+
+  const json older = with(without(lfm2, "layer_types"), {{"full_attn_idxs", {0, 3}}});
+  for (const int64_t i : {0, 1, 2, 3}) EXPECT_EQ(read(older)->is_conv(i), i == 1 || i == 2) << i;
+  EXPECT_EQ(read(without(lfm2, "layer_types"))->conv_taps, 0);
+  EXPECT_EQ(read(with(lfm2, {{"block_auto_adjust_ff_dim", false}}))->intermediate_size, 6656);
+  EXPECT_EQ(read(with(lfm2, {{"block_ffn_dim_multiplier", 1.5}}))->intermediate_size, 6656);
+  EXPECT_EQ(read(with(lfm2, {{"block_ffn_dim_multiplier", nullptr}}))->intermediate_size, 4437);
+  EXPECT_EQ(read(without(lfm2, "block_ff_dim"))->intermediate_size, 256) << "of 172";
+  EXPECT_FALSE(read(with(lfm2, {{"tie_embedding", false}}))->tie_word_embeddings);
+
+  expect_refused(with(lfm2, {{"conv_bias", true}}), "conv_bias", "true");
+  expect_refused(with(lfm2, {{"conv_dim", 32}}), "conv_dim", "32");
+  expect_refused(with(lfm2, {{"use_pos_enc", false}}), "use_pos_enc", "true");
+  expect_refused(with(lfm2, {{"block_use_swiglu", false}}), "block_use_swiglu", "true");
+  expect_refused(with(lfm2, {{"rms_norm_eps", 1e-6}}), "rms_norm_eps", "norm_eps");
+  expect_refused(with(lfm2, {{"sliding_window", 32}}), "sliding_window", "remove");
+  expect_refused(with(lfm2, {{"layer_types", {"conv", "mamba", "conv", "conv"}}}), "layer_types", "mamba");
+  expect_invalid(with(lfm2, {{"layer_types", {"conv"}}}), "layer_types", "4");
+  expect_invalid(with(older, {{"full_attn_idxs", {4}}}), "full_attn_idxs", "4");
+  expect_invalid(with(lfm2, {{"conv_L_cache", 0}}), "conv_L_cache", "1");
+  expect_refused(with(llama(), {{"conv_L_cache", 3}}), "conv_L_cache", "not understood");
+  expect_refused(with(llama(), {{"layer_types", {"conv", "conv"}}}), "layer_types", "conv");
 }
 
 // As mistralai/Mistral-Small-3.1-24B and google/gemma-3-4b-it have it, with smaller sizes.

@@ -32,7 +32,8 @@ inline const std::vector<std::string> kFamilyModels{
     "smollm3",       "mixtral",          "mistral-window", "qwen3-window", "llama-linear",
     "llama-dynamic", "qwen2-yarn",       "qwen2-moe",      "qwen3-moe",    "gpt-oss",
     "deepseek-v2",   "deepseek-v2-lite", "deepseek-v3",    "olmo3",        "seed-oss",
-    "glm4-moe",      "minimax-m2",       "ernie45",        "ernie45-moe",  "hunyuan"};
+    "glm4-moe",      "minimax-m2",       "ernie45",        "ernie45-moe",  "hunyuan",
+    "lfm2"};
 
 inline std::filesystem::path golden_model(const std::string& name) {
   return outrider::source_dir() / "tests/goldens/models" / name;
@@ -56,7 +57,9 @@ class PerturbedModel {
     const auto tensors = parse_safetensors(std::as_bytes(std::span(bytes)), name).value();
     std::mt19937 random(1);
     for (const TensorInfo& tensor : tensors) {
-      if (tensor.name != "model.norm.weight" || tensor.dtype != Dtype::kF32) continue;
+      const bool is_final_norm =
+          tensor.name == "model.norm.weight" || tensor.name == "model.embedding_norm.weight";
+      if (!is_final_norm || tensor.dtype != Dtype::kF32) continue;
       auto* at = bytes.data() + (reinterpret_cast<const char*>(tensor.data.data()) - bytes.data());
       for (size_t i = 0; i < tensor.data.size(); i += 4) {
         float value;
