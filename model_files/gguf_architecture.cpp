@@ -62,6 +62,7 @@ constexpr std::array kErnie45MoeGguf =
                             {"expert_shared_count", "moe_num_shared_experts"},
                             {"leading_dense_block_count", "moe_layer_start_index"},
                             {"interleave_moe_layer_step", "moe_layer_interval"}});
+constexpr std::array kLfm2Gguf = std::to_array<GgufKey>({{"shortconv.l_cache", "conv_L_cache"}});
 constexpr std::array kDeepseekGguf =
     std::to_array<GgufKey>({{"leading_dense_block_count", "first_k_dense_replace"},
                             {"attention.kv_lora_rank", "kv_lora_rank"},
@@ -188,6 +189,36 @@ Status complete_ernie45_moe(const GgufKeys&, json& config) {
 
 Status complete_minimax_m2(const GgufKeys& keys, json&) { return check_sigmoid_gating(keys); }
 
+// The file has the MLP's columns as the class computes them. Layers with a short convolution have no KV
+// heads.
+Status complete_lfm2(const GgufKeys& keys, json& config) {
+  config["block_auto_adjust_ff_dim"] = false;
+  if (config.contains("rms_norm_eps")) config["norm_eps"] = config["rms_norm_eps"];
+  config.erase("rms_norm_eps");
+  if (!config.contains("conv_L_cache"))
+    return malformed(fmt::format("{}: has no {}", keys.file(), keys.name("shortconv.l_cache")));
+  const std::string name = keys.name("attention.head_count_kv");
+  const GgufArray* heads = gguf_array(keys.content(), name);
+  const auto layers = config["num_hidden_layers"].get<uint64_t>();
+  if (heads == nullptr || !heads->texts.empty() || heads->count != layers)
+    return malformed(
+        fmt::format("{}: {} must be a list of {} numbers, one for each layer", keys.file(), name, layers));
+  double most = 0;
+  json types = json::array();
+  for (uint64_t i = 0; i < layers; ++i) {
+    const double own = heads->number(i);
+    if (own != 0 && most != 0 && own != most)
+      return unsupported(
+          fmt::format("{}: {} has {} and {}; one number for all layers with attention is supported",
+                      keys.file(), name, most, own));
+    most = std::max(most, own);
+    types.push_back(own == 0 ? "conv" : "full_attention");
+  }
+  config["layer_types"] = types;
+  if (most > 0) config["num_key_value_heads"] = static_cast<int64_t>(most);
+  return {};
+}
+
 bool has_correction(const GgufContent& content) {
   return std::any_of(content.tensors.begin(), content.tensors.end(),
                      [](const TensorInfo& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
@@ -286,6 +317,11 @@ constexpr std::array kArchitectures = std::to_array<GgufArchitecture>({
      .more_keys = kErnie45MoeMore,
      .complete = complete_ernie45_moe},
     {.name = "hunyuan-dense", .family = ModelFamily::kHunyuanDense},
+    {.name = "lfm2",
+     .family = ModelFamily::kLfm2,
+     .kv_heads_by_layer = true,
+     .keys = kLfm2Gguf,
+     .complete = complete_lfm2},
     {.name = "deepseek2",
      .family = ModelFamily::kDeepseekV2,
      .has_experts = true,

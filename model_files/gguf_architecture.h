@@ -54,9 +54,10 @@ class GgufKeys {
 struct GgufArchitecture {
   std::string_view name;
   ModelFamily family;
-  bool has_experts = false;     // rows of the same name differ in it
-  bool pairs_rows = false;      // q and k are stored for a rotation of neighbours
-  bool norms_hold_one = false;  // norms are stored with 1 added
+  bool has_experts = false;        // rows of the same name differ in it
+  bool pairs_rows = false;         // q and k are stored for a rotation of neighbours
+  bool norms_hold_one = false;     // norms are stored with 1 added
+  bool kv_heads_by_layer = false;  // `complete` reads their number
   std::span<const GgufKey> keys = {};
   // Further keys that `complete` reads.
   std::span<const std::string_view> more_keys = {};

@@ -356,7 +356,8 @@ Result<json> ConfigOfGguf::read() {
   RETURN_IF_ERROR(read_layers());
   RETURN_IF_ERROR(copy_integer("feed_forward_length", "intermediate_size", !architecture_.has_experts));
   RETURN_IF_ERROR(copy_integer("attention.head_count", "num_attention_heads", true));
-  RETURN_IF_ERROR(copy_integer("attention.head_count_kv", "num_key_value_heads", false));
+  if (!architecture_.kv_heads_by_layer)
+    RETURN_IF_ERROR(copy_integer("attention.head_count_kv", "num_key_value_heads", false));
   RETURN_IF_ERROR(copy_integer("context_length", "max_position_embeddings", true));
   RETURN_IF_ERROR(copy_number("attention.layer_norm_rms_epsilon", "rms_norm_eps"));
   RETURN_IF_ERROR(copy_number("rope.freq_base", "rope_theta"));

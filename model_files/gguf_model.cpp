@@ -18,22 +18,20 @@ using nlohmann::json;
 // Names within a layer, up to the last dot: "blk.3.attn_q.weight" is
 // "model.layers.3.self_attn.q_proj.weight".
 constexpr auto kParts = std::to_array<std::pair<std::string_view, std::string_view>>(
-    {{"attn_norm", "input_layernorm"},
-     {"post_attention_norm", "post_attention_layernorm"},
+    {{"post_attention_norm", "post_attention_layernorm"},
      {"post_ffw_norm", "post_feedforward_layernorm"},
      {"attn_q", "self_attn.q_proj"},
      {"attn_k", "self_attn.k_proj"},
      {"attn_v", "self_attn.v_proj"},
-     {"attn_output", "self_attn.o_proj"},
      {"attn_q_a", "self_attn.q_a_proj"},
      {"attn_q_a_norm", "self_attn.q_a_layernorm"},
      {"attn_q_b", "self_attn.q_b_proj"},
      {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
      {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
      {"attn_kv_b", "self_attn.kv_b_proj"},
-     {"ffn_gate", "mlp.gate_proj"},
-     {"ffn_up", "mlp.up_proj"},
-     {"ffn_down", "mlp.down_proj"},
+     {"shortconv.in_proj", "conv.in_proj"},
+     {"shortconv.conv", "conv.conv"},
+     {"shortconv.out_proj", "conv.out_proj"},
      {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
      // The tensors of a multi-token prediction module, which are stored as a layer behind the last.
      {"nextn.eh_proj", "eh_proj"},
@@ -147,7 +145,7 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
   if (part == "ffn_norm") {
     const bool around = traits_.norm_place == NormPlace::kAround;
     put(std::move(tensor),
-        layer + (around ? "pre_feedforward_layernorm" : "post_attention_layernorm") + kind);
+        layer + (around ? "pre_feedforward_layernorm" : std::string(traits_.names.mlp_norm)) + kind);
     return {};
   }
   if (part == "attn_q_norm" || part == "attn_k_norm") {
@@ -201,6 +199,17 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
     if (part == "ffn_gate_inp_shexp" && tensor.shape.size() == 1)
       tensor.shape.insert(tensor.shape.begin(), 1);
   }
+  const TensorNames& own = traits_.names;
+  const std::string attention = "self_attn.", mlp(own.mlp);
+  for (const auto& [from, to] : {std::pair<std::string_view, std::string>{"attn_norm", own.attention_norm},
+                                 {"attn_output", attention + std::string(own.o)},
+                                 {"ffn_gate", mlp + std::string(own.gate)},
+                                 {"ffn_up", mlp + std::string(own.up)},
+                                 {"ffn_down", mlp + std::string(own.down)}})
+    if (from == part) {
+      put(std::move(tensor), layer + to + kind);
+      return {};
+    }
   for (const auto& [from, to] : kParts)
     if (from == part) {
       put(std::move(tensor), layer + std::string(to) + kind);
@@ -213,9 +222,13 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
 Status TensorsOfGguf::add(TensorInfo tensor) {
   for (const char* of_config : {kGgufRopeFactors, kGgufShortFactors, kGgufLongFactors})
     if (tensor.name == of_config) return {};
-  for (const auto& [from, to] : {std::pair{"token_embd.weight", "model.embed_tokens.weight"},
-                                 {"output_norm.weight", "model.norm.weight"},
-                                 {"output.weight", "lm_head.weight"}})
+  const std::string final_norm = "model." + std::string(traits_.names.final_norm) + ".weight";
+  const bool is_lfm2 = architecture_.family == ModelFamily::kLfm2;  // whose norm is named after the embedding
+  for (const auto& [from, to] :
+       {std::pair<std::string_view, std::string>{"token_embd.weight", "model.embed_tokens.weight"},
+        {"output_norm.weight", final_norm},
+        {is_lfm2 ? "token_embd_norm.weight" : "output_norm.weight", final_norm},
+        {"output.weight", "lm_head.weight"}})
     if (tensor.name == from) {
       put(std::move(tensor), to);
       return {};

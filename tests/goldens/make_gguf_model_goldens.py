@@ -55,6 +55,7 @@ CASES = {
     "ernie45-moe": {"num_hidden_layers": 3, "moe_layer_end_index": None},
     # The converter takes published lengths alone.
     "hunyuan": {"max_position_embeddings": 32768},
+    "lfm2": {},
     # A module of multi-token prediction stands behind the last layer.
     "glm4-moe": {"num_nextn_predict_layers": 1},
 }

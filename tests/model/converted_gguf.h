@@ -78,7 +78,8 @@ class Converted {
     if (name == "rope_factors_short.weight") return config_["rope_scaling"]["short_factor"];
     for (const auto& [from, to] : {std::pair{"token_embd.weight", "model.embed_tokens.weight"},
                                    {"output.weight", "lm_head.weight"},
-                                   {"output_norm.weight", "model.norm.weight"}})
+                                   {"output_norm.weight", "model.norm.weight"},
+                                   {"token_embd_norm.weight", "model.embedding_norm.weight"}})
       if (name == from) return finished(to, get(to));
     const size_t layer_end = name.find('.', 4), kind = name.rfind('.');
     const std::string part = name.substr(layer_end + 1, kind - layer_end - 1);
@@ -156,6 +157,7 @@ class Converted {
         {"ffn_up_shexp", shared() + "up_proj"},
         {"ffn_down_shexp", shared() + "down_proj"},
         {"ffn_gate_inp", router(layer)}};
+    if (has(layer + "operator_norm.weight")) return of_lfm2(layer, part, kind);
     if (part == "attn_sinks") return get(layer + "self_attn.sinks").values;
     if (part == "exp_probs_b") {
       for (const char* block : {"block_sparse_moe.", "mlp.moe_statics."})
@@ -167,6 +169,25 @@ class Converted {
     EXPECT_TRUE(found != names.end()) << part;
     const std::string name = layer + found->second + kind;
     return finished(name, get(name));
+  }
+  std::vector<float> of_lfm2(const std::string& layer, const std::string& part,
+                             const std::string& kind) const {
+    const std::map<std::string, std::string> names{{"attn_norm", "operator_norm"},
+                                                   {"ffn_norm", "ffn_norm"},
+                                                   {"attn_q", "self_attn.q_proj"},
+                                                   {"attn_k", "self_attn.k_proj"},
+                                                   {"attn_v", "self_attn.v_proj"},
+                                                   {"attn_output", "self_attn.out_proj"},
+                                                   {"attn_q_norm", "self_attn.q_layernorm"},
+                                                   {"attn_k_norm", "self_attn.k_layernorm"},
+                                                   {"shortconv.in_proj", "conv.in_proj"},
+                                                   {"shortconv.conv", "conv.conv"},
+                                                   {"shortconv.out_proj", "conv.out_proj"},
+                                                   {"ffn_gate", "feed_forward.w1"},
+                                                   {"ffn_up", "feed_forward.w3"},
+                                                   {"ffn_down", "feed_forward.w2"}};
+    EXPECT_TRUE(names.contains(part)) << part;
+    return get(layer + names.at(part) + kind).values;
   }
   std::string shared() const {
     return config_["model_type"] == "qwen2_moe" ? "mlp.shared_expert." : "mlp.shared_experts.";
