@@ -57,7 +57,7 @@ void on_every_rank(const Ranks& ranks, std::chrono::milliseconds timeout, const 
     });
 }
 
-class DeviceGroupTest : public testing::TestWithParam<Ranks> {
+class DeviceGroupTest : public ::testing::TestWithParam<Ranks> {
  protected:
   void SetUp() override {
     const auto devices = count_devices();
@@ -172,10 +172,11 @@ TEST_P(DeviceGroupTest, SizesMayChangeFromOperationToOperation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceGroupTest,
-                         testing::Values(Ranks{Kind::kStaged, 1}, Ranks{Kind::kStaged, 2},
-                                         Ranks{Kind::kStaged, 4}, Ranks{Kind::kPeer, 1},
-                                         Ranks{Kind::kPeer, 2}, Ranks{Kind::kPeer, 4}, Ranks{Kind::kPeer, 8},
-                                         Ranks{Kind::kNccl, 1}, Ranks{Kind::kNccl, 2}, Ranks{Kind::kNccl, 4}),
+                         ::testing::Values(Ranks{Kind::kStaged, 1}, Ranks{Kind::kStaged, 2},
+                                           Ranks{Kind::kStaged, 4}, Ranks{Kind::kPeer, 1},
+                                           Ranks{Kind::kPeer, 2}, Ranks{Kind::kPeer, 4},
+                                           Ranks{Kind::kPeer, 8}, Ranks{Kind::kNccl, 1},
+                                           Ranks{Kind::kNccl, 2}, Ranks{Kind::kNccl, 4}),
                          [](const auto& ranks) { return name_of(ranks.param); });
 
 // All blocks of all ranks of a device are resident at once, whichever groups they are of, and leave a quarter

@@ -73,7 +73,7 @@ NcclApi made_up() {
   return api;
 }
 
-class NcclGroupTest : public testing::Test {
+class NcclGroupTest : public ::testing::Test {
  protected:
   void SetUp() override {
     behaviour().polls_until_ready = 0;

@@ -23,9 +23,9 @@ struct Text {
 };
 
 // Tokens a plain pass.
-class Play {
+class TextPlay {
  public:
-  explicit Play(const Text& text, uint64_t seed = 1) : text_(text), random_(seed) {}
+  explicit TextPlay(const Text& text, uint64_t seed = 1) : text_(text), random_(seed) {}
 
   double rate(GammaPolicy& policy, int rounds) {
     double seconds = 0;
@@ -119,8 +119,8 @@ TEST(FoundDrafts, AreAskedForWhereTheyPay) {
           const auto policy = factory();
           Always always;
           constexpr int kRounds = 20000;
-          Play play(text);
-          const double rate = play.rate(*policy, kRounds), asking = Play(text).rate(always, kRounds);
+          TextPlay play(text);
+          const double rate = play.rate(*policy, kRounds), asking = TextPlay(text).rate(always, kRounds);
           SCOPED_TRACE(fmt::format("row {}, wait {}, repeats {}, shadows test {}: asked {} times", row, wait,
                                    repeats, probe_drafts_test, play.asked));
           EXPECT_GT(rate, 0.99);

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 constexpr PeerId kTarget{1}, kWorker{2};
 
 // Queues of messages, and the time, which passes only while the coordinator waits.
-struct World {
+struct RoleWorld {
   Clock::time_point now{1h};
   std::deque<Incoming> to_coordinator;
   std::map<PeerId, std::deque<Message>> to_worker;
@@ -30,7 +30,7 @@ struct World {
 
 class CoordinatorEnd final : public Transport {
  public:
-  explicit CoordinatorEnd(World& world) : world_(world) {}
+  explicit CoordinatorEnd(RoleWorld& world) : world_(world) {}
   Status send(PeerId to, const Message& message) override {
     world_.to_worker[to].push_back(message);
     return {};
@@ -50,13 +50,13 @@ class CoordinatorEnd final : public Transport {
   const TransportStats& stats() const override { return stats_; }
 
  private:
-  World& world_;
+  RoleWorld& world_;
   TransportStats stats_;
 };
 
 class RoleEnd final : public Transport {
  public:
-  RoleEnd(World& world, PeerId self) : world_(world), self_(self) {}
+  RoleEnd(RoleWorld& world, PeerId self) : world_(world), self_(self) {}
   Status send(PeerId, const Message& message) override {
     world_.to_coordinator.push_back({.peer = self_, .message = message});
     return {};
@@ -71,7 +71,7 @@ class RoleEnd final : public Transport {
   const TransportStats& stats() const override { return stats_; }
 
  private:
-  World& world_;
+  RoleWorld& world_;
   const PeerId self_;
   TransportStats stats_;
 };
@@ -121,7 +121,7 @@ class LateRoles : public ::testing::Test {
     EXPECT_EQ(text_, plain);
   }
 
-  World world_;
+  RoleWorld world_;
   std::unique_ptr<Coordinator> coordinator_;
   bool one_process_ = false;
   int slow_plans_ = 0;  // number of coming plans that pause the whole process

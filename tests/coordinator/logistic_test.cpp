@@ -50,14 +50,14 @@ TEST(ChanceFit, MarginsThatTellNothingChangeNothing) {
 }
 
 // Sequences in lockstep with a drafter that obeys the rule. Half of the tokens are sure, half are not.
-struct World {
+struct DraftMix {
   double sure = 0.97, unsure = 0.3;
   double share = 0.6;  // of sure ones
   double draft = 0.05, per_row = 0.05;
   int batch = 1;
 };
 
-double rate(const std::string& policy, const World& world, uint64_t seed, int steps = 3000) {
+double rate(const std::string& policy, const DraftMix& world, uint64_t seed, int steps = 3000) {
   const auto factory = parse_gamma_policy(policy).value();
   std::mt19937_64 random(seed);
   CostModel cost;
@@ -109,7 +109,7 @@ double rate(const std::string& policy, const World& world, uint64_t seed, int st
   return tokens / seconds;
 }
 
-double mean_rate(const std::string& policy, const World& world) {
+double mean_rate(const std::string& policy, const DraftMix& world) {
   double sum = 0;
   for (uint64_t seed = 1; seed <= 4; ++seed) sum += rate(policy, world, seed) / 4;
   return sum;
@@ -117,7 +117,7 @@ double mean_rate(const std::string& policy, const World& world) {
 
 TEST(Logistic, KnowsWhichTokensToSend) {
   for (const int batch : {1, 4, 16}) {
-    const World world{.batch = batch};
+    const DraftMix world{.batch = batch};
     EXPECT_GE(mean_rate("logistic", world), 1.05 * mean_rate("ewma", world)) << batch;
   }
 }
@@ -125,7 +125,7 @@ TEST(Logistic, KnowsWhichTokensToSend) {
 TEST(Logistic, IsAsGoodWhereAllTokensAreAlike) {
   for (const int batch : {1, 4, 16})
     for (const double chance : {0.5, 0.8, 0.95}) {
-      const World world{.sure = chance, .unsure = chance, .batch = batch};
+      const DraftMix world{.sure = chance, .unsure = chance, .batch = batch};
       EXPECT_GE(mean_rate("logistic", world), 0.99 * mean_rate("ewma", world)) << batch << " " << chance;
     }
 }

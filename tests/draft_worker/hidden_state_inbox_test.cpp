@@ -18,11 +18,11 @@ using Arrival = HiddenStateInbox::Arrival;
 
 constexpr int64_t kWidth = 4;
 constexpr int32_t kRows = 3, kSlots = 2;
-constexpr SequenceId kOne(1);
+constexpr SequenceId kInboxSequence(1);
 
 // Device memory is host memory. Row i of transfer n is n + i / 4 everywhere, once the test says that it is
 // there.
-struct MemoryLink final : testing::MemoryRowLink {
+struct StateMemoryLink final : testing::MemoryRowLink {
   std::vector<std::pair<int32_t, int32_t>> transfers;  // slot, rows
   std::vector<uint16_t> memory = std::vector<uint16_t>(kSlots * kRows * kWidth);
 
@@ -46,7 +46,7 @@ class HiddenStateInboxTest : public ::testing::Test {
     RowLinks links{
         .new_id = [] { return Result<std::string>("it"); }, .join = {}, .rows = kRows, .slots = kSlots};
     links.join = [this](const std::string&) -> Result<std::unique_ptr<RowLink>> {
-      auto link = std::make_unique<MemoryLink>();
+      auto link = std::make_unique<StateMemoryLink>();
       link_ = link.get();
       return std::unique_ptr<RowLink>(std::move(link));
     };
@@ -81,7 +81,7 @@ class HiddenStateInboxTest : public ::testing::Test {
     return false;
   }
   static HiddenStateRows told(int32_t first, int32_t count, uint64_t transfer) {
-    return {.sequence = kOne,
+    return {.sequence = kInboxSequence,
             .first = Position(first),
             .ids = std::vector<TokenId>(static_cast<size_t>(count)),
             .width = kWidth,
@@ -99,7 +99,7 @@ class HiddenStateInboxTest : public ::testing::Test {
   std::shared_ptr<InprocHub> hub_;
   std::unique_ptr<Transport> leader_;
   PeerId worker_;
-  MemoryLink* link_ = nullptr;
+  StateMemoryLink* link_ = nullptr;
   std::unique_ptr<HiddenStateInbox> inbox_;
   uint64_t announced_ = 0;
 };
@@ -294,11 +294,11 @@ TEST(HeadWithALink, OffersItWithItsFirstSequenceAndSaysWhatItLost) {
                                               {.max_rows = 16, .max_positions = 100, .kv_tokens = 200});
   const auto hub = make_inproc_hub();
   const auto leader = hub->coordinator_end();
-  MemoryLink* link = nullptr;
+  StateMemoryLink* link = nullptr;
   RowLinks links{
       .new_id = [] { return Result<std::string>("it"); }, .join = {}, .rows = kRows, .slots = kSlots};
   links.join = [&](const std::string&) -> Result<std::unique_ptr<RowLink>> {
-    auto made = std::make_unique<MemoryLink>();
+    auto made = std::make_unique<StateMemoryLink>();
     link = made.get();
     return std::unique_ptr<RowLink>(std::move(made));
   };
@@ -308,24 +308,25 @@ TEST(HeadWithALink, OffersItWithItsFirstSequenceAndSaysWhatItLost) {
   std::vector<DraftAnswer> answers;
   EXPECT_FALSE(drafter.work(answers));
   EXPECT_FALSE(leader->receive(Clock::now()));
-  ASSERT_TRUE(drafter.open({.sequence = kOne, .ids = std::vector<TokenId>(5), .prompt_length = 5}).ok());
+  ASSERT_TRUE(
+      drafter.open({.sequence = kInboxSequence, .ids = std::vector<TokenId>(5), .prompt_length = 5}).ok());
   EXPECT_FALSE(drafter.work(answers));
   EXPECT_TRUE(std::holds_alternative<LinkOffer>(leader->receive(Clock::now())->message));
 
-  HiddenStateRows rows{.sequence = kOne, .first = {}, .ids = std::vector<TokenId>(3), .values = {}};
+  HiddenStateRows rows{.sequence = kInboxSequence, .first = {}, .ids = std::vector<TokenId>(3), .values = {}};
   rows.width = static_cast<int32_t>(head->hidden_size());
   rows.transfer = 1;
   rows.count = 3;
   ASSERT_TRUE(drafter.take(rows).ok());
-  EXPECT_EQ(drafter.held(kOne).hidden_state_rows, 3);
+  EXPECT_EQ(drafter.held(kInboxSequence).hidden_state_rows, 3);
   EXPECT_TRUE(drafter.work(answers)) << "they are on their way";
   EXPECT_TRUE(answers.empty());
   link->abort("gone");
   EXPECT_TRUE(drafter.work(answers));
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_FALSE(answers[0].status.ok());
-  EXPECT_EQ(answers[0].draft.sequence, kOne);
-  EXPECT_EQ(drafter.held(kOne).hidden_state_rows, 0);
+  EXPECT_EQ(answers[0].draft.sequence, kInboxSequence);
+  EXPECT_EQ(drafter.held(kInboxSequence).hidden_state_rows, 0);
 }
 
 // Two sequences that name one transfer, as only a job that lies does.

@@ -7,10 +7,10 @@
 namespace outrider {
 namespace {
 
-constexpr int kVocab = 97;
+constexpr int kLookaheadVocab = 97;
 
 // The successor of each token: multiplication by 5 modulo 97, which visits all tokens.
-TokenId behind(TokenId token) { return TokenId(token.value() * 5 % kVocab); }
+TokenId behind(TokenId token) { return TokenId(token.value() * 5 % kLookaheadVocab); }
 
 // A sequence of a target whose next token depends on the last one alone, and what it is drafted.
 class MarkovText {

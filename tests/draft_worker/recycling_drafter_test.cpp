@@ -2,15 +2,10 @@
 
 #include "comm/q_rows.h"
 #include "draft_worker/drafter.h"
+#include "tests/draft_worker/ids_of.h"
 
 namespace outrider {
 namespace {
-
-std::vector<TokenId> ids_of(std::initializer_list<int> values) {
-  std::vector<TokenId> ids;
-  for (int v : values) ids.emplace_back(v);
-  return ids;
-}
 
 // Behind `token` the target ranked these best; no others are known.
 void add(TokenSuccessors& successors, int token, std::initializer_list<int> best) {
@@ -20,9 +15,10 @@ void add(TokenSuccessors& successors, int token, std::initializer_list<int> best
   successors.best.resize(end, TokenId(-1));
 }
 
-class Text {
+class RecycledText {
  public:
-  explicit Text(std::vector<TokenId> prompt, int sequence = 1, Drafter* shared = nullptr, uint64_t salt = 0)
+  explicit RecycledText(std::vector<TokenId> prompt, int sequence = 1, Drafter* shared = nullptr,
+                        uint64_t salt = 0)
       : own_(make_recycling_drafter({.least_chance = 0.01})),
         drafter_(shared ? *shared : *own_),
         sequence_(sequence),
@@ -69,7 +65,7 @@ class Text {
 };
 
 TEST(RecyclingDrafter, AChainFollowsWhatWasRankedBest) {
-  Text text(ids_of({1, 2}));
+  RecycledText text(ids_of({1, 2}));
   TokenSuccessors rows;
   add(rows, 2, {7, 8});
   add(rows, 7, {9});
@@ -78,45 +74,45 @@ TEST(RecyclingDrafter, AChainFollowsWhatWasRankedBest) {
 }
 
 TEST(RecyclingDrafter, NewRowsTakeThePlaceOfOldOnesAndServeOtherSequences) {
-  Text text(ids_of({1, 2}));
+  RecycledText text(ids_of({1, 2}));
   TokenSuccessors old, news;
   add(old, 2, {7, 8});
   add(news, 2, {5});
   EXPECT_EQ(text.draft({}, old, 1).ids, ids_of({7}));
   EXPECT_EQ(text.draft({}, news, 1).ids, ids_of({5}));
-  Text other(ids_of({9, 2}), 2, &text.drafter());
+  RecycledText other(ids_of({9, 2}), 2, &text.drafter());
   EXPECT_EQ(other.draft({}, {}, 1).ids, ids_of({5}));
 }
 
 TEST(RecyclingDrafter, TextsWithASaltKeepToThemselves) {
-  Text text(ids_of({1, 2}));
+  RecycledText text(ids_of({1, 2}));
   TokenSuccessors rows, own;
   add(rows, 2, {7});
   add(own, 3, {8});
   text.draft({}, rows, 1);
-  Text salted(ids_of({9, 2}), 2, &text.drafter(), 5);
+  RecycledText salted(ids_of({9, 2}), 2, &text.drafter(), 5);
   EXPECT_TRUE(salted.draft({}, own, 1).ids.empty());
   EXPECT_EQ(salted.draft(ids_of({3}), {}, 1).ids, ids_of({8})) << "its own rows serve it";
   EXPECT_TRUE(salted.draft({}, {}, 2, {.nodes = 2}).ids == ids_of({8}));
-  Text other(ids_of({9, 3}), 3, &text.drafter());
+  RecycledText other(ids_of({9, 3}), 3, &text.drafter());
   EXPECT_TRUE(other.draft({}, {}, 1).ids.empty());
 }
 
 // A pass ranks rows of rejected branches, too; what the text went on with says more.
 TEST(RecyclingDrafter, WhatFollowedInTheTextStandsFirst) {
-  Text text(ids_of({1, 2}));
+  RecycledText text(ids_of({1, 2}));
   TokenSuccessors rows;
   add(rows, 2, {7, 8});
   text.draft({}, rows, 1);
   EXPECT_EQ(text.draft(ids_of({8, 3, 2}), rows, 1).ids, ids_of({8}));
   TreeShape two{.widths = {2}};
   EXPECT_EQ(text.draft({}, {}, 1, two).ids, ids_of({8, 7}));
-  Text prompt(ids_of({4, 5, 6, 4}));
+  RecycledText prompt(ids_of({4, 5, 6, 4}));
   EXPECT_EQ(prompt.draft({}, {}, 2).ids, ids_of({5, 6})) << "of a prompt, too";
 }
 
 TEST(RecyclingDrafter, TreesTakeTheirShape) {
-  Text text(ids_of({1, 2}));
+  RecycledText text(ids_of({1, 2}));
   TokenSuccessors rows;
   add(rows, 2, {10, 11, 12});
   add(rows, 10, {20, 21});
@@ -137,7 +133,7 @@ TEST(RecyclingDrafter, TreesTakeTheirShape) {
 
 // Behind 2 stand 7 and 8 in turn, so that the second of its row is right each time.
 TEST(RecyclingDrafter, LearnsWhichRanksAreRight) {
-  Text text(ids_of({2, 7, 2, 8, 2}));
+  RecycledText text(ids_of({2, 7, 2, 8, 2}));
   const TreeShape shape{.nodes = 2, .node_price = 0.3f};
   EXPECT_EQ(text.draft({}, {}, 1, shape).ids, ids_of({8})) << "the second is thought to be right rarely";
   for (int i = 0; i < 60; ++i) text.draft(ids_of({i % 2 == 0 ? 7 : 8, 2}), {}, 1);

@@ -14,7 +14,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kVocab = 302;
+constexpr int kStagedVocab = 302;
 
 // Knows what the draft model will draw, and says something else now and then.
 class Oracle final : public TextGuesser {
@@ -75,7 +75,7 @@ struct Worker {
 
 std::vector<TokenId> random_ids(size_t count, std::mt19937& random) {
   std::vector<TokenId> ids;
-  for (size_t i = 0; i < count; ++i) ids.emplace_back(static_cast<int32_t>(random() % kVocab));
+  for (size_t i = 0; i < count; ++i) ids.emplace_back(static_cast<int32_t>(random() % kStagedVocab));
   return ids;
 }
 

@@ -3,15 +3,10 @@
 #include "comm/q_rows.h"
 #include "draft_worker/drafter.h"
 #include "draft_worker/text/suffix_votes.h"
+#include "tests/draft_worker/ids_of.h"
 
 namespace outrider {
 namespace {
-
-std::vector<TokenId> ids_of(std::initializer_list<int> values) {
-  std::vector<TokenId> ids;
-  for (int v : values) ids.emplace_back(v);
-  return ids;
-}
 
 class Text {
  public:

@@ -18,13 +18,13 @@ using testing::TestCluster;
 using testing::Wire;
 
 constexpr const char* kTarget = "qwen3";
-constexpr int kMaxTokens = 16;
+constexpr int kRowMaxTokens = 16;
 
 std::vector<Request> requests(int count) {
   std::vector<Request> all;
   for (int i = 0; i < count; ++i)
     for (const Rule rule : {Rule::kToken, Rule::kBlock}) {
-      Request request{.prompt = {TokenId(10 + i), TokenId(12), TokenId(11)}, .max_tokens = kMaxTokens};
+      Request request{.prompt = {TokenId(10 + i), TokenId(12), TokenId(11)}, .max_tokens = kRowMaxTokens};
       request.sampling.rule = rule;
       request.sampling.temperature = 1.5f;
       if (i % 2 == 1) request.sampling.top_k = 40;
@@ -76,7 +76,7 @@ void expect_the_text(const std::vector<Finished>& actual) {
 void expect_whole(const std::vector<Finished>& finished) {
   for (const Finished& f : finished) {
     EXPECT_TRUE(f.error.ok()) << f.error.message();
-    EXPECT_EQ(f.ids.size(), static_cast<size_t>(kMaxTokens));
+    EXPECT_EQ(f.ids.size(), static_cast<size_t>(kRowMaxTokens));
   }
 }
 

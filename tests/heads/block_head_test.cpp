@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-struct Golden {
+struct BlockGolden {
   std::vector<TokenId> ids;  // of positions 0, 1, ...: of the states, the last token, and what is drafted
   std::vector<float> hidden_states;  // [states, aux_layers * hidden]
   std::vector<float> logits;         // [2, tokens, own vocabulary]: behind all states but one, and behind all
@@ -28,11 +28,11 @@ std::vector<T> numbers(const SafetensorsFile& file, const char* what, int n) {
   return out;
 }
 
-std::vector<Golden> goldens(const std::string& name) {
+std::vector<BlockGolden> block_goldens(const std::string& name) {
   const auto file = SafetensorsFile::open(testing::golden_head(name) / "golden.safetensors").value();
-  std::vector<Golden> out;
+  std::vector<BlockGolden> out;
   for (int n = 0; n < 2; ++n) {
-    Golden& golden = out.emplace_back();
+    BlockGolden& golden = out.emplace_back();
     for (const int32_t id : numbers<int32_t>(file, "ids", n)) golden.ids.emplace_back(id);
     golden.hidden_states = numbers<float>(file, "states", n);
     golden.logits = numbers<float>(file, "logits", n);
@@ -57,8 +57,8 @@ std::vector<float> row_behind(BlockHead& head, TokenId token, FloatRows logits, 
 }
 
 // Logits of a block behind `count` states, of which `known` are in the cache, as `tokens` are wanted.
-std::vector<float> block(BlockHead& head, const Golden& golden, const RowBuffer& hidden_states, int64_t known,
-                         int64_t count, KvHandle sequence, int64_t tokens) {
+std::vector<float> block(BlockHead& head, const BlockGolden& golden, const RowBuffer& hidden_states,
+                         int64_t known, int64_t count, KvHandle sequence, int64_t tokens) {
   const BlockSlice slice{.sequence = sequence,
                          .hidden_states = hidden_states.from(known, count - known),
                          .last = golden.ids[static_cast<size_t>(count)],
@@ -75,7 +75,7 @@ std::vector<float> block(BlockHead& head, const Golden& golden, const RowBuffer&
 
 // Logits of a block behind count - 1 committed tokens of a golden, then behind all `count`. The rows of the
 // first block are discarded in between.
-std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chunk, KvHandle sequence) {
+std::vector<float> logits_of(BlockHead& head, const BlockGolden& golden, int64_t chunk, KvHandle sequence) {
   auto hidden_states = committed(head, golden.hidden_states, golden.count);
   int64_t known = head.kv().length(sequence);
   for (; known + chunk < golden.count - 1; known += chunk) {
@@ -91,7 +91,7 @@ std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chun
   return out;
 }
 
-std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chunk) {
+std::vector<float> logits_of(BlockHead& head, const BlockGolden& golden, int64_t chunk) {
   const KvHandle sequence = head.kv().create();
   auto out = logits_of(head, golden, chunk, sequence);
   head.kv().release(sequence);
@@ -104,7 +104,7 @@ TEST_P(BlockHeads, LogitsAreThoseOfTheEquations) {
   for (const std::string& isa : testing::suite_isas()) {
     ASSERT_TRUE(pin_isa(isa).ok());
     const auto head = testing::load_head_or_die<BlockHead>(GetParam(), {.threads = 2, .bytes_per_thread = 1});
-    for (const Golden& golden : goldens(GetParam().name)) {
+    for (const BlockGolden& golden : block_goldens(GetParam().name)) {
       const auto logits = logits_of(*head, golden, 40);
       ASSERT_EQ(logits.size(), golden.logits.size());
       for (size_t i = 0; i < logits.size(); ++i)
@@ -115,10 +115,10 @@ TEST_P(BlockHeads, LogitsAreThoseOfTheEquations) {
 }
 
 // Also when fewer tokens are wanted, behind another block, and beside other sequences.
-void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat format) {
+void expect_block_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat format) {
   const auto head = testing::load_head_or_die<BlockHead>(
       kind, {.threads = 2, .bytes_per_thread = 1, .kv_tokens = 512, .weight_format = format});
-  const Golden golden = goldens(kind.name)[1];
+  const BlockGolden golden = block_goldens(kind.name)[1];
   const auto expected = logits_of(*head, golden, 1);
   for (const int64_t chunk : {2, 16, 40})
     EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, chunk)));
@@ -131,10 +131,10 @@ void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat forma
       few, std::vector<float>(expected.begin() + head->block_tokens() * vocabulary,
                               expected.begin() + (head->block_tokens() + 1) * vocabulary)));
 
-  const Golden other = goldens(kind.name)[0];
+  const BlockGolden other = block_goldens(kind.name)[0];
   auto other_states = committed(*head, other.hidden_states, other.count);
   const KvHandle first = head->kv().create(), second = head->kv().create(), third = head->kv().create();
-  const auto slice_of = [&](const Golden& of, const RowBuffer& rows, KvHandle sequence) {
+  const auto slice_of = [&](const BlockGolden& of, const RowBuffer& rows, KvHandle sequence) {
     return BlockSlice{.sequence = sequence,
                       .hidden_states = rows.rows(of.count),
                       .last = of.ids[static_cast<size_t>(of.count)],
@@ -153,11 +153,11 @@ void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat forma
 
 TEST_P(BlockHeads, BitsDependOnTheTextAlone) {
   for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kBFloat16})
-    expect_bits_of_the_text(GetParam(), format);
+    expect_block_bits_of_the_text(GetParam(), format);
 }
 
 TEST_P(BlockHeads, QuantisedWeightsStayClose) {
-  const Golden golden = goldens(GetParam().name)[1];
+  const BlockGolden golden = block_goldens(GetParam().name)[1];
   const auto truth = logits_of(*testing::load_head_or_die<BlockHead>(GetParam()), golden, 40);
   const auto head = testing::load_head_or_die<BlockHead>(GetParam(), {.weight_format = WeightFormat::kInt8});
   const auto logits = logits_of(*head, golden, 40);

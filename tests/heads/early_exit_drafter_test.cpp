@@ -46,13 +46,13 @@ std::vector<Ask> all_kinds() {
 }
 
 // One rank of a target that drafts for texts in its cache.
-class Drafting {
+class ExitDrafting {
  public:
   struct Limits {
     bool draws_there = true;  // where the target computes, if that is a device
     int64_t kv_tokens = 1600, max_positions = 60;
   };
-  Drafting(const std::string& name, Collectives& group, const Limits& limits)
+  ExitDrafting(const std::string& name, Collectives& group, const Limits& limits)
       : model_(testing::load_or_die(
             testing::golden_model(name),
             {.device = {.kind = testing::suite_is_on_a_device() ? Device::Kind::kCuda : Device::Kind::kCpu},
@@ -134,10 +134,10 @@ void expect_same(const std::vector<HeadDraft>& a, const std::vector<HeadDraft>& 
 
 class FirstLayersDraft : public ::testing::TestWithParam<std::string> {
  protected:
-  std::vector<HeadDraft> drafts_of(int ranks, const Drafting::Limits& limits, std::span<const Ask> asks) {
+  std::vector<HeadDraft> drafts_of(int ranks, const ExitDrafting::Limits& limits, std::span<const Ask> asks) {
     std::vector<std::vector<HeadDraft>> drafts(static_cast<size_t>(ranks));
     testing::run_group(ranks, [&](Collectives& group) {
-      drafts[static_cast<size_t>(group.rank())] = Drafting(GetParam(), group, limits).draft(asks);
+      drafts[static_cast<size_t>(group.rank())] = ExitDrafting(GetParam(), group, limits).draft(asks);
     });
     for (const auto& of_rank : drafts) expect_same(drafts[0], of_rank, fmt::format("{} ranks", ranks));
     return drafts[0];
@@ -157,7 +157,7 @@ TEST_P(FirstLayersDraft, TheSameOnAnyNumberOfRanksAndAlone) {
     for (const int ranks : {1, 2, 4})
       expect_same(drafts_of(ranks, {}, asks), expected, fmt::format("{} ranks", ranks));
     const auto single = make_single_collectives();
-    Drafting alone(GetParam(), *single, {});
+    ExitDrafting alone(GetParam(), *single, {});
     for (size_t i = 0; i < asks.size(); ++i)
       expect_same(alone.draft(std::span(asks).subspan(i, 1)).front(), expected[i],
                   fmt::format("alone, draft {}", i));
@@ -171,8 +171,8 @@ TEST_P(FirstLayersDraft, AsMuchAsThereIsRoomFor) {
                               {24, {.rule = Rule::kGreedy, .temperature = 0}, 9},
                               {23, {.rule = Rule::kInvariant, .temperature = 1, .seed = Seed{4}}, 9}};
   for (const int64_t blocks : {7, 8, 20}) {
-    const Drafting::Limits limits{.kv_tokens = blocks * kBlockTokens, .max_positions = 24};
-    Drafting::Limits on_the_host = limits;
+    const ExitDrafting::Limits limits{.kv_tokens = blocks * kBlockTokens, .max_positions = 24};
+    ExitDrafting::Limits on_the_host = limits;
     on_the_host.draws_there = false;
     const auto expected = drafts_of(1, on_the_host, asks);
     for (const int ranks : {1, 2})
@@ -188,7 +188,7 @@ TEST_P(FirstLayersDraft, AsMuchAsThereIsRoomFor) {
 // just read.
 TEST_P(FirstLayersDraft, AfterRejectionsWhatAFreshOneDrafts) {
   const auto single = make_single_collectives();
-  Drafting drafting(GetParam(), *single, {});
+  ExitDrafting drafting(GetParam(), *single, {});
   const auto vocab = static_cast<uint32_t>(drafting.model().config().vocab_size);
   std::mt19937 random(5);
   const SamplingParams sampling{.rule = Rule::kToken, .temperature = 1.2f, .seed = Seed{9}};

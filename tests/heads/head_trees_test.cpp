@@ -37,8 +37,8 @@ std::vector<TokenId> text(size_t count) {
   return ids;
 }
 
-struct Drafting {
-  explicit Drafting(const testing::GoldenHead& kind, int64_t tree_nodes = 64, int64_t max_rows = 256)
+struct TreeDrafting {
+  explicit TreeDrafting(const testing::GoldenHead& kind, int64_t tree_nodes = 64, int64_t max_rows = 256)
       : head(testing::load_head_or_die(kind, {.max_rows = max_rows,
                                               .max_sequences = 3,
                                               .max_positions = 120,
@@ -86,7 +86,7 @@ class TreesOfHeads : public ::testing::TestWithParam<testing::GoldenHead> {};
 
 TEST_P(TreesOfHeads, BestChildrenAreTheChain) {
   for (const Rule rule : {Rule::kGreedy, Rule::kInvariant}) {
-    Drafting drafting(GetParam());
+    TreeDrafting drafting(GetParam());
     const auto committed = text(17);
     const auto sampling = sampling_of(rule);
     const auto chain = drafting.one(committed, sampling, 3, {});
@@ -111,11 +111,11 @@ TEST_P(TreesOfHeads, BestChildrenAreTheChain) {
 
 TEST_P(TreesOfHeads, DependOnNoOtherSequenceAndNoRoom) {
   const TreeShape shape{.widths = {3, 2, 2}};
-  Drafting together(GetParam()), crowded(GetParam(), 64, 5);
+  TreeDrafting together(GetParam()), crowded(GetParam(), 64, 5);
   std::vector<std::vector<TokenId>> texts{text(40), text(3), text(21)};
   const auto sampling = sampling_of(Rule::kInvariant);
   const TreeShape chain;
-  for (Drafting* drafting : {&together, &crowded}) {
+  for (TreeDrafting* drafting : {&together, &crowded}) {
     std::vector<HeadTask> tasks;
     for (size_t i = 0; i < texts.size(); ++i)
       tasks.push_back({.sequence = SequenceId(i),
@@ -127,7 +127,7 @@ TEST_P(TreesOfHeads, DependOnNoOtherSequenceAndNoRoom) {
     std::vector<HeadDraft> drafts;
     drafting->drafter->draft(tasks, drafting->hidden_states, drafts);
     for (size_t i = 0; i < texts.size(); ++i) {
-      Drafting alone(GetParam());
+      TreeDrafting alone(GetParam());
       const auto expected = alone.one(texts[i], sampling, 3, *tasks[i].tree);
       EXPECT_EQ(drafts[i].ids, expected.ids) << i;
       EXPECT_EQ(drafts[i].parents, expected.parents) << i;
@@ -137,13 +137,13 @@ TEST_P(TreesOfHeads, DependOnNoOtherSequenceAndNoRoom) {
 
 // After a tree whose path was taken, and after one that was not.
 TEST_P(TreesOfHeads, AfterVerdictsAreThoseOfAFreshOne) {
-  Drafting running(GetParam());
+  TreeDrafting running(GetParam());
   const TreeShape shape{.widths = {2, 2}};
   const auto sampling = sampling_of(Rule::kGreedy);
   auto committed = text(9);
   while (committed.size() < 90) {
     const auto draft = running.one(committed, sampling, 4, shape);
-    Drafting fresh(GetParam());
+    TreeDrafting fresh(GetParam());
     const auto expected = fresh.one(committed, sampling, 4, shape);
     EXPECT_EQ(draft.ids, expected.ids);
     EXPECT_EQ(draft.parents, expected.parents);
@@ -160,7 +160,7 @@ TEST_P(TreesOfHeads, AfterVerdictsAreThoseOfAFreshOne) {
 
 // Where few blocks are left for nodes, a tree is what grew until then.
 TEST_P(TreesOfHeads, EndWhereTheRoomDoes) {
-  Drafting drafting(GetParam(), 1);
+  TreeDrafting drafting(GetParam(), 1);
   const auto committed = text(16);
   const auto draft = drafting.one(committed, sampling_of(Rule::kGreedy), 4, {.widths = {3, 2, 2, 1}});
   EXPECT_GE(draft.ids.size(), 3u);

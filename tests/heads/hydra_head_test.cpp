@@ -14,8 +14,8 @@ namespace outrider {
 namespace {
 
 // Inputs and outputs of the independent reference implementation.
-struct Golden {
-  explicit Golden(const testing::GoldenHead& head)
+struct HydraGolden {
+  explicit HydraGolden(const testing::GoldenHead& head)
       : file(SafetensorsFile::open(testing::golden_head(head.name) / "golden.safetensors").value()),
         hidden_states(numbers<float>("states")),
         logits(numbers<float>("logits")) {
@@ -37,12 +37,12 @@ struct Golden {
 };
 
 // A deliberate mistake in the inputs, to show that the comparison detects it.
-enum class Mistake { kNone, kStateUnnormed, kTokensLate, kTokensReversed, kOtherState };
+enum class HydraMistake { kNone, kStateUnnormed, kTokensLate, kTokensReversed, kOtherState };
 
 // Logits of every branch behind each state, each after the tokens of the golden's text; `batch` rows at a
 // time.
-std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batch,
-                             Mistake mistake = Mistake::kNone) {
+std::vector<float> logits_of(HydraHead& head, const HydraGolden& golden, int64_t batch,
+                             HydraMistake mistake = HydraMistake::kNone) {
   const int64_t hidden = head.hidden_size(),
                 count = static_cast<int64_t>(golden.hidden_states.size()) / hidden;
   HeadCompute& on = head.compute();
@@ -50,8 +50,8 @@ std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batc
   head.committed_hidden_states(testing::RowsThere(on, golden.hidden_states, count).all(),
                                committed.rows(count));
   std::vector<float> hidden_states = testing::numbers_of(on, committed.rows(count));
-  if (mistake == Mistake::kStateUnnormed) hidden_states = golden.hidden_states;
-  if (mistake == Mistake::kOtherState)
+  if (mistake == HydraMistake::kStateUnnormed) hidden_states = golden.hidden_states;
+  if (mistake == HydraMistake::kOtherState)
     std::rotate(hidden_states.begin(), hidden_states.begin() + hidden, hidden_states.end());
   if (PairHead* const prefix = head.prefix()) {
     const KvHandle sequence = prefix->kv().create();
@@ -77,9 +77,9 @@ std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batc
       std::copy_n(hidden_states.begin() + t * hidden, hidden, part(0).begin());
       if (head.input_width(branch) == hidden) continue;
       for (int64_t i = 0; i <= branch; ++i) {
-        const int64_t at = mistake == Mistake::kTokensLate       ? t + i
-                           : mistake == Mistake::kTokensReversed ? t + 1 + branch - i
-                                                                 : t + 1 + i;
+        const int64_t at = mistake == HydraMistake::kTokensLate       ? t + i
+                           : mistake == HydraMistake::kTokensReversed ? t + 1 + branch - i
+                                                                      : t + 1 + i;
         head.embed(golden.ids[static_cast<size_t>(at)], part(i + 1));
       }
     }
@@ -108,7 +108,7 @@ HeadOptions two_threads() { return {.threads = 2, .bytes_per_thread = 1}; }
 
 TEST(Hydra, LogitsAreThoseOfTheEquations) {
   for (const auto& kind : testing::kHydraHeads) {
-    const Golden golden(kind);
+    const HydraGolden golden(kind);
     for (const std::string& isa : testing::suite_isas()) {
       ASSERT_TRUE(pin_isa(isa).ok());
       const auto head = testing::load_head_or_die<HydraHead>(kind, two_threads());
@@ -125,11 +125,12 @@ TEST(Hydra, LogitsAreThoseOfTheEquations) {
 // Mistakes that would cost acceptance and nothing else are far outside the tolerance above.
 TEST(Hydra, MistakesAreSeen) {
   for (const auto& kind : testing::kHydraHeads) {
-    const Golden golden(kind);
+    const HydraGolden golden(kind);
     const auto head = testing::load_head_or_die<HydraHead>(kind, two_threads());
-    for (const Mistake mistake :
-         {Mistake::kStateUnnormed, Mistake::kOtherState, Mistake::kTokensLate, Mistake::kTokensReversed}) {
-      const bool is_of_tokens = mistake == Mistake::kTokensLate || mistake == Mistake::kTokensReversed;
+    for (const HydraMistake mistake : {HydraMistake::kStateUnnormed, HydraMistake::kOtherState,
+                                       HydraMistake::kTokensLate, HydraMistake::kTokensReversed}) {
+      const bool is_of_tokens =
+          mistake == HydraMistake::kTokensLate || mistake == HydraMistake::kTokensReversed;
       const float difference = largest_difference(logits_of(*head, golden, 5, mistake), golden.logits);
       if (is_of_tokens && !head->config().grounded)
         EXPECT_LT(difference, 2e-3f) << kind.name;

@@ -16,7 +16,7 @@
 namespace outrider {
 namespace {
 
-struct Golden {
+struct PairGolden {
   std::vector<TokenId> ids;          // of pairs 0, 1, ...: at positions 1, 2, ...
   std::vector<float> hidden_states;  // [committed pairs, aux_layers * hidden]
   std::vector<float> logits;         // [3, draft vocabulary]
@@ -29,11 +29,11 @@ std::vector<float> floats_of(const TensorInfo& tensor) {
   return out;
 }
 
-std::vector<Golden> goldens(const std::string& name) {
+std::vector<PairGolden> goldens(const std::string& name) {
   const auto file = SafetensorsFile::open(testing::golden_head(name) / "golden.safetensors").value();
-  std::vector<Golden> out;
+  std::vector<PairGolden> out;
   for (int n = 0; n < 2; ++n) {
-    Golden& golden = out.emplace_back();
+    PairGolden& golden = out.emplace_back();
     const auto find = [&](const char* what) -> const TensorInfo& {
       return *file.find(fmt::format("{}.{}", what, n));
     };
@@ -54,7 +54,7 @@ std::vector<Golden> goldens(const std::string& name) {
 enum class Mistake { kNone, kStatesUnnormed, kStatesLate, kTokensLate };
 
 // Rows behind the committed pairs and each of two drafted tokens, where pairs come `chunk` at a time.
-std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHandle sequence,
+std::vector<float> logits_of(PairHead& head, PairGolden golden, int64_t chunk, KvHandle sequence,
                              Mistake mistake = Mistake::kNone) {
   HeadCompute& on = head.compute();
   const auto width = static_cast<std::ptrdiff_t>(golden.hidden_states.size()) / golden.pairs;
@@ -99,7 +99,7 @@ std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHan
   return out;
 }
 
-std::vector<float> logits_of(PairHead& head, const Golden& golden, int64_t chunk) {
+std::vector<float> logits_of(PairHead& head, const PairGolden& golden, int64_t chunk) {
   const KvHandle sequence = head.kv().create();
   auto out = logits_of(head, golden, chunk, sequence);
   head.kv().release(sequence);
@@ -112,7 +112,7 @@ TEST_P(GoldenHeads, LogitsOfThreeStepsAreThoseOfTheEquations) {
   for (const std::string& isa : testing::suite_isas()) {
     ASSERT_TRUE(pin_isa(isa).ok());
     const auto head = testing::load_head_or_die<PairHead>(GetParam(), {.threads = 2, .bytes_per_thread = 1});
-    for (const Golden& golden : goldens(GetParam().name)) {
+    for (const PairGolden& golden : goldens(GetParam().name)) {
       const auto logits = logits_of(*head, golden, 37);
       ASSERT_EQ(logits.size(), golden.logits.size());
       for (size_t i = 0; i < logits.size(); ++i)
@@ -127,14 +127,14 @@ TEST_P(GoldenHeads, LogitsOfThreeStepsAreThoseOfTheEquations) {
 void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat format) {
   const auto head = testing::load_head_or_die<PairHead>(
       kind, {.threads = 2, .bytes_per_thread = 1, .kv_tokens = 512, .weight_format = format});
-  const Golden golden = goldens(kind.name)[1];
+  const PairGolden golden = goldens(kind.name)[1];
   const auto expected = logits_of(*head, golden, 1);
   for (const int64_t chunk : {2, 16, 37})
     EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, chunk)));
 
   const KvHandle other = head->kv().create(), rolled_back = head->kv().create();
   (void)logits_of(*head, goldens(kind.name)[0], 1, other);
-  Golden wrong = golden;
+  PairGolden wrong = golden;
   for (TokenId& id : std::span(wrong.ids).subspan(30)) id = TokenId((id.value() + 7) % 302);
   (void)logits_of(*head, wrong, 5, rolled_back);
   head->kv().truncate(rolled_back, 0);
@@ -147,7 +147,7 @@ TEST_P(GoldenHeads, BitsDependOnTheTextAlone) {
 }
 
 TEST_P(GoldenHeads, QuantisedWeightsStayClose) {
-  const Golden golden = goldens(GetParam().name)[1];
+  const PairGolden golden = goldens(GetParam().name)[1];
   const auto exact = testing::load_head_or_die<PairHead>(GetParam());
   const auto truth = logits_of(*exact, golden, 37);
   const auto head = testing::load_head_or_die<PairHead>(GetParam(), {.weight_format = WeightFormat::kInt8});
@@ -184,7 +184,7 @@ std::filesystem::path swapped_module(const std::filesystem::path& from, const st
 TEST(Modules, TheUsualMistakesAreFarOff) {
   for (const testing::GoldenHead& kind : testing::kPairHeads) {
     if (kind.kind != HeadKind::kMtp) continue;
-    const Golden golden = goldens(kind.name)[1];
+    const PairGolden golden = goldens(kind.name)[1];
     const auto distance = [&](PairHead& head, Mistake mistake) {
       const KvHandle sequence = head.kv().create();
       const auto logits = logits_of(head, golden, 37, sequence, mistake);

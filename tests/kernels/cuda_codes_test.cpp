@@ -39,7 +39,7 @@ class CudaCodeProducts : public CudaOps {
   DeviceBuffer<uint32_t> split_arrived_{kSplitCounters};
 };
 
-std::vector<float> random_inputs(int64_t count, uint32_t seed) {
+std::vector<float> random_code_inputs(int64_t count, uint32_t seed) {
   auto x = random_floats(count, seed);
   for (float& v : x) v = to_float(to_bf16(v));
   return x;
@@ -62,7 +62,7 @@ TEST_F(CudaCodeProducts, EqualDoubles) {
       std::vector<std::vector<float>> numbers(kN, std::vector<float>(static_cast<size_t>(c.k)));
       for (int64_t n = 0; n < kN; ++n) codes.read_weights(n, 0, numbers[static_cast<size_t>(n)]);
       for (int64_t rows : {1, 3, 9, 17, 70}) {
-        const auto x = random_inputs(rows * c.k, static_cast<uint32_t>(rows));
+        const auto x = random_code_inputs(rows * c.k, static_cast<uint32_t>(rows));
         const auto out = product(weight, x, rows, 0, false);
         for (int multiprocessors : {1, 100})
           EXPECT_TRUE(
@@ -98,7 +98,7 @@ TEST_F(CudaCodeProducts, EachFormOnce) {
     const CodedPiece piece{&codes, {0, kK}};
     const CodePlan plan = plan_codes({&piece, 1}, {136, 200, 208, 416, 544, 544, 680, kK}).value();
     const DeviceMatrix weight = loaded(plan, {&piece, 1}, kN, *stream);
-    const auto x = random_inputs(100 * kK, 1);
+    const auto x = random_code_inputs(100 * kK, 1);
     const auto all = product(weight, x, 100, 0, false);
     for (const auto& [rows, is_split, multiprocessors] : {std::tuple(2, true, 1),
                                                           {12, true, 1},
@@ -126,7 +126,7 @@ TEST_F(CudaCodeProducts, WideFormsHaveTheBitsOfTheOthers) {
     const CodedPiece piece{&codes, {0, kK}};
     const CodePlan plan = plan_codes({&piece, 1}, {136, 200, 208, 416, 544, 544, 680, kK}).value();
     const DeviceMatrix weight = loaded(plan, {&piece, 1}, kN, *stream);
-    const auto x = random_inputs(256 * kK, 1);
+    const auto x = random_code_inputs(256 * kK, 1);
     const auto all = product(weight, x, 256, 0, false);
     std::set<std::pair<int, bool>> forms;
     for (const auto& [rows, multiprocessors] :
@@ -155,7 +155,7 @@ TEST_F(CudaCodeProducts, LongContractionsHaveTheBitsOfTheOthers) {
     const CodedPiece piece{&codes, {0, kK}};
     const CodePlan plan = plan_codes({&piece, 1}, {}).value();
     const DeviceMatrix weight = loaded(plan, {&piece, 1}, kN, *stream);
-    const auto x = random_inputs(11 * kK, 1);
+    const auto x = random_code_inputs(11 * kK, 1);
     EXPECT_TRUE(testing::same_bits(product(weight, x, 11, 0, false),
                                    product(weight, x, 11, info.shared_bytes, false)))
         << c.name;
@@ -169,7 +169,7 @@ TEST_F(CudaCodeProducts, RanksContinueTheTree) {
   for (CodeCase c : code_cases()) {
     if (c.scheme.group > kK / 2) c.scheme.group = kK;
     const RandomCodes codes(c.scheme, kN, kK, c.has_order, 3);
-    const auto x = random_inputs(kK, 1);
+    const auto x = random_code_inputs(kK, 1);
     const auto part = [&](IndexRange columns, const std::vector<int64_t>& own) {
       const CodedPiece piece{&codes, columns};
       const DeviceMatrix weight = loaded(plan_codes({&piece, 1}, own).value(), {&piece, 1}, kN, *stream);

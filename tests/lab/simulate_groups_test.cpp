@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-constexpr double kStep = 0.010;  // a plain pass
+constexpr double kPass = 0.010;  // a plain pass
 
 SimulationResult simulate(const SimulationOptions& options, const Arrivals& arrivals) {
   const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
@@ -24,7 +24,7 @@ Arrivals burst(int32_t requests, int32_t prompt, int32_t output) {
 
 TEST(SimulatedGroups, ShareTheArrivalsByLoad) {
   const auto arrivals = make_arrivals("poisson:40", 200, 16, 64, 1).value();
-  JobOptions job{.target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 2};
+  JobOptions job{.target = {.base = kPass}, .draft = {.base = 1e-3}, .max_num_seqs = 2};
   const auto run = [&](int groups, int jobs) {
     job.groups = job.drafters = groups;
     return simulate({.job = job, .jobs = jobs, .gamma_policy = "fixed:gamma=4"}, arrivals);
@@ -44,7 +44,7 @@ TEST(SimulatedGroups, ShareTheArrivalsByLoad) {
 
 TEST(SimulatedGroups, ABurstIsDividedEvenly) {
   const JobOptions job{
-      .target = {.base = kStep}, .draft = {.base = 1e-3}, .groups = 4, .drafters = 2, .max_num_seqs = 8};
+      .target = {.base = kPass}, .draft = {.base = 1e-3}, .groups = 4, .drafters = 2, .max_num_seqs = 8};
   const auto result = simulate({.job = job, .gamma_policy = "fixed:gamma=4"}, burst(32, 16, 50));
   ASSERT_EQ(result.totals.groups.size(), 4u);
   for (const GroupTotals& group : result.totals.groups) {
@@ -56,7 +56,7 @@ TEST(SimulatedGroups, ABurstIsDividedEvenly) {
 // A burst with one text for each group. A shared drafter with spare time is as fast as one drafter for each
 // group. A shared drafter that is always busy is the bottleneck.
 TEST(SimulatedGroups, DraftWorkersAreShared) {
-  JobOptions job{.target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 1};
+  JobOptions job{.target = {.base = kPass}, .draft = {.base = 1e-3}, .max_num_seqs = 1};
   const auto rate = [&](int groups, int drafters, double draft) {
     job.groups = groups;
     job.drafters = drafters;
@@ -95,15 +95,15 @@ TEST(SimulatedGroups, LengthsAreChosenForEachGroup) {
 // Each leader drafts for its own requests, and no group waits for another's.
 TEST(SimulatedGroups, HeadsDraftForTheirOwnGroup) {
   for (const int groups : {1, 2, 8}) {
-    const JobOptions job{.target = {.base = kStep},
-                         .draft = {.base = 0.05 * kStep},
+    const JobOptions job{.target = {.base = kPass},
+                         .draft = {.base = 0.05 * kPass},
                          .groups = groups,
                          .drafters = 0,
                          .max_num_seqs = 1,
                          .beside_target = true};
     const auto result = simulate({.job = job, .gamma_policy = "fixed:gamma=4"}, burst(groups, 8, 10'000));
     // The longest of the texts decides how long it takes, by less the longer they are.
-    const double expected = groups * expected_tokens(0.8, 4) / (1 + 4 * 0.05) / kStep;
+    const double expected = groups * expected_tokens(0.8, 4) / (1 + 4 * 0.05) / kPass;
     EXPECT_NEAR(result.tokens_per_second() / expected, 1, 0.03) << groups;
     const double busy = std::accumulate(result.target_busy.begin(), result.target_busy.end(), 0.0);
     EXPECT_NEAR(result.draft_busy / busy, 4 * 0.05, 0.01) << groups;
@@ -113,7 +113,7 @@ TEST(SimulatedGroups, HeadsDraftForTheirOwnGroup) {
 
 // A request runs in the group that has prefilled the beginning of its prompt.
 TEST(SimulatedGroups, ARequestGoesWhereItsBeginningWasRead) {
-  JobOptions job{.target = {.base = kStep, .per_row = 1e-4},
+  JobOptions job{.target = {.base = kPass, .per_row = 1e-4},
                  .draft = {.base = 1e-3},
                  .max_num_seqs = 4,
                  .kv_blocks = 4 * 40};

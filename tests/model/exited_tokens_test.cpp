@@ -12,7 +12,7 @@ int64_t rows_taken_up(const Model& model) { return dynamic_cast<const CpuModel&>
 
 constexpr int64_t kDrafted = 4;  // passes through the first layers; a draft's last token is in none
 
-ModelOptions options_of(Shard shard) {
+ModelOptions exit_options_of(Shard shard) {
   return {.shard = shard, .threads = 2, .bytes_per_thread = 1, .kv_tokens = 288, .aux_layers = {0, 1}};
 }
 
@@ -150,8 +150,8 @@ class Exited : public ::testing::TestWithParam<std::string> {};
 TEST_P(Exited, RowsGoOnWithTheSameBits) {
   for (const int ranks : {1, 2, 4, 8})
     testing::run_group(ranks, [&](Collectives& group) {
-      const auto model =
-          testing::load_or_die(testing::golden_model(GetParam()), options_of({group.rank(), ranks}), group);
+      const auto model = testing::load_or_die(testing::golden_model(GetParam()),
+                                              exit_options_of({group.rank(), ranks}), group);
       for (const int64_t layers : {int64_t{1}, model->config().num_layers})
         expect_same_as_whole_passes(
             *model, layers,
@@ -171,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Exited,
 
 TEST(ExitedTokens, AreThoseOfTheirPlaceAlone) {
   const auto single = make_single_collectives();
-  const auto model = testing::load_or_die(testing::golden_model("qwen3"), options_of({}), *single);
+  const auto model = testing::load_or_die(testing::golden_model("qwen3"), exit_options_of({}), *single);
   const auto ids = testing::random_ids(6, model->config().vocab_size, 3);
   const KvHandle kv = model->kv().create();
   ExitedTokens exited;

@@ -54,9 +54,9 @@ struct Text {
   size_t first_row = 0;  // of its nodes, among the rows with logits
 };
 
-class Round {
+class SuiteRound {
  public:
-  Round(Model& model, std::mt19937& random, const TreeTexts& texts)
+  SuiteRound(Model& model, std::mt19937& random, const TreeTexts& texts)
       : model_(model), kv_(model.kv()), random_(random), vocab_(model.config().vocab_size) {
     for (size_t i = 0; i < 3; ++i) texts_.push_back(begin(texts));
   }
@@ -190,7 +190,7 @@ void expect_trees_equal_chains(Model& model, uint32_t seed, int rounds, const Tr
   std::mt19937 random(seed);
   for (int i = 0; i < rounds && !::testing::Test::HasFatalFailure(); ++i) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(i));
-    Round round(model, random, texts);
+    SuiteRound round(model, random, texts);
     round.pass();
     round.expect_nodes_equal_chains();
     round.expect_kept_path_equals_prefill();

@@ -20,13 +20,13 @@ namespace {
 using nlohmann::json;
 using testing::Gguf;
 
-std::string error_of(const std::string& file) {
+std::string error_of_gguf(const std::string& file) {
   const auto parsed = parse_gguf(std::as_bytes(std::span(file)), "m.gguf");
   return parsed.ok() ? "" : parsed.status().message();
 }
 
 void expect_error_of(const std::string& file, const std::string& words) {
-  const std::string message = error_of(file);
+  const std::string message = error_of_gguf(file);
   EXPECT_TRUE(message.starts_with("m.gguf")) << message;
   EXPECT_NE(message.find(words), std::string::npos) << words << " | " << message;
 }
@@ -49,7 +49,8 @@ TEST(GgufFile, TensorsAndValuesAreFound) {
 
 TEST(GgufFile, EveryPrefixIsAnError) {
   const std::string file = small().number("n", 7).file();
-  for (size_t size = 0; size < file.size(); ++size) EXPECT_NE(error_of(file.substr(0, size)), "") << size;
+  for (size_t size = 0; size < file.size(); ++size)
+    EXPECT_NE(error_of_gguf(file.substr(0, size)), "") << size;
 }
 
 // Whatever the bytes, reading ends, and what it hands out lies in the file.
@@ -115,7 +116,7 @@ Gguf file_of(const std::string& architecture, uint64_t layers = 2) {
       .tensor("token_embd.weight", {128, 96}, 1, 128 * 96 * 2);
 }
 
-Gguf llama() { return file_of("llama"); }
+Gguf llama_gguf() { return file_of("llama"); }
 
 Result<ModelConfig> config_of(const std::string& file) {
   const TemporaryDirectory directory;
@@ -123,7 +124,7 @@ Result<ModelConfig> config_of(const std::string& file) {
 }
 
 TEST(GgufConfig, KeysBecomeThoseOfConfigJson) {
-  const auto config = config_of(llama().file());
+  const auto config = config_of(llama_gguf().file());
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->family, ModelFamily::kLlama);
   EXPECT_EQ(config->num_layers, 2);
@@ -133,8 +134,8 @@ TEST(GgufConfig, KeysBecomeThoseOfConfigJson) {
   EXPECT_EQ(config->max_position_embeddings, 512);
   EXPECT_TRUE(config->tie_word_embeddings);
   EXPECT_EQ(config->eos, (std::vector<TokenId>{TokenId(5), TokenId(6)}));
-  EXPECT_FALSE(
-      config_of(llama().tensor("output.weight", {128, 96}, 1, 128 * 96 * 2).file())->tie_word_embeddings);
+  EXPECT_FALSE(config_of(llama_gguf().tensor("output.weight", {128, 96}, 1, 128 * 96 * 2).file())
+                   ->tie_word_embeddings);
 }
 
 TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByName) {
@@ -144,26 +145,27 @@ TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByName) {
     EXPECT_NE(config.status().message().find(words), std::string::npos) << config.status().message();
     EXPECT_NE(config.status().message().find("m.gguf"), std::string::npos) << config.status().message();
   };
-  refused(llama().number("llama.surprise", 3), "llama.surprise");
-  refused(llama().number("llama.expert_count", 8), "num_experts_per_tok");
-  refused(llama().text("llama.rope.scaling.type", "yarn"), "llama.rope.scaling.factor");
-  refused(llama().text("llama.rope.scaling.type", "ntk"), "llama.rope.scaling.type");
-  refused(llama().number("llama.rope.dimension_count", 32), "llama.rope.dimension_count");
-  refused(llama().number("split.count", 2), "split.count");
+  refused(llama_gguf().number("llama.surprise", 3), "llama.surprise");
+  refused(llama_gguf().number("llama.expert_count", 8), "num_experts_per_tok");
+  refused(llama_gguf().text("llama.rope.scaling.type", "yarn"), "llama.rope.scaling.factor");
+  refused(llama_gguf().text("llama.rope.scaling.type", "ntk"), "llama.rope.scaling.type");
+  refused(llama_gguf().number("llama.rope.dimension_count", 32), "llama.rope.dimension_count");
+  refused(llama_gguf().number("split.count", 2), "split.count");
   refused(Gguf().text("general.architecture", "mamba"), "mamba");
   refused(Gguf().text("general.architecture", "llama"), "llama.embedding_length");
-  refused(llama().tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
+  refused(llama_gguf().tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
   refused(file_of("minimax-m2").tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
   refused(file_of("glm4moe").tensor("blk.0.attn_output.bias", {128}, 0, 512), "biases");
   refused(file_of("glm4moe").number("glm4moe.expert_gating_func", 1), "glm4moe.expert_gating_func is 1");
-  refused(llama().number("llama.nextn_predict_layers", 2), "llama.nextn_predict_layers is 2");
-  refused(llama().tensor("rope_freqs.weight", {16}, 0, 64), "rope_freqs.weight");
+  refused(llama_gguf().number("llama.nextn_predict_layers", 2), "llama.nextn_predict_layers is 2");
+  refused(llama_gguf().tensor("rope_freqs.weight", {16}, 0, 64), "rope_freqs.weight");
   EXPECT_TRUE(
-      config_of(llama().number("llama.expert_count", 0).text("llama.rope.scaling.type", "none").file()).ok());
+      config_of(llama_gguf().number("llama.expert_count", 0).text("llama.rope.scaling.type", "none").file())
+          .ok());
 }
 
 TEST(GgufConfig, ModulesOfMultiTokenPredictionAreNoLayers) {
-  const auto config = config_of(llama().number("llama.nextn_predict_layers", 1).file());
+  const auto config = config_of(llama_gguf().number("llama.nextn_predict_layers", 1).file());
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->num_layers, 1);
 }
@@ -183,7 +185,7 @@ TEST(GgufConfig, Olmo3HasTheNameOfOlmo2) {
 // Token 1 names an end by its text, token 3 is HTML.
 TEST(GgufConfig, TextsEndWithWhatKeysAndTextsName) {
   const auto config = config_of(
-      llama()
+      llama_gguf()
           .texts("tokenizer.ggml.tokens", {"a", "<|endoftext|>", "<end_of_turn>", "</s>", "b", "c", "d"})
           .numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 3, 4, 1, 3, 3})
           .file());
@@ -230,8 +232,8 @@ TEST(GgufParts, TheFirstOpensAll) {
 
 // Bytes that a file gives, and lengths and counts that lie: read or refused, and tensors lie in the file.
 TEST(Fuzz, GgufFiles) {
-  const std::vector<std::string> good{small().file(), llama().file(),
-                                      llama()
+  const std::vector<std::string> good{small().file(), llama_gguf().file(),
+                                      llama_gguf()
                                           .texts("tokenizer.ggml.tokens", {"a", "b", "<s>"})
                                           .numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 1, 3})
                                           .numbers<float>("tokenizer.ggml.scores", 6, {0, -1, 0})
@@ -260,7 +262,7 @@ TEST(Fuzz, GgufFiles) {
 
 // Llama 3.1's, as the converter writes them: the divisors of its frequencies.
 TEST(GgufConfig, RopeFactorsOfLlama3AreRecognised) {
-  std::string file = llama().tensor("rope_freqs.weight", {32}, 0, 128).file();
+  std::string file = llama_gguf().tensor("rope_freqs.weight", {32}, 0, 128).file();
   for (int i = 0; i < 32; ++i) {
     const double frequency = std::pow(500000.0, -i / 32.0), wavelength = 2 * M_PI / frequency;
     const double smooth = (8192 / wavelength - 1) / 3;

@@ -28,13 +28,13 @@ std::string make_file(const std::string& header, size_t data_bytes) {
 Result<std::vector<TensorInfo>> parse(const std::string& file) {
   return parse_safetensors(std::as_bytes(std::span(file)), "f.safetensors");
 }
-std::string error_of(const std::string& file) {
+std::string parse_error_of(const std::string& file) {
   const auto result = parse(file);
   return result.ok() ? "parsed" : result.status().message();
 }
 // An error that names the file and has these words in it.
 void expect_error(const std::string& header, size_t data_bytes, const std::string& words) {
-  const std::string message = error_of(make_file(header, data_bytes));
+  const std::string message = parse_error_of(make_file(header, data_bytes));
   EXPECT_EQ(message.find("f.safetensors: "), 0u) << message;
   EXPECT_NE(message.find(words), std::string::npos) << header.substr(0, 300) << " -> " << message;
 }
@@ -58,21 +58,21 @@ TEST(Safetensors, ReadsTensorsInTheOrderOfTheirData) {
 }
 
 TEST(Safetensors, HeaderLengthIsChecked) {
-  EXPECT_NE(error_of("").find("too few"), std::string::npos);
-  EXPECT_NE(error_of("1234567").find("too few"), std::string::npos);
-  EXPECT_NE(error_of(with_length(2, "{}")).find("header length 2"), std::string::npos);
-  EXPECT_NE(error_of(with_length(9, "{}      ")).find("cut short"), std::string::npos);
-  EXPECT_NE(error_of(with_length(100'000'001, "{}      ")).find("header length"), std::string::npos);
-  EXPECT_NE(error_of(with_length(UINT64_MAX, "{}      ")).find("header length"), std::string::npos);
-  EXPECT_NE(error_of(with_length(UINT64_MAX - 7, "{}      ")).find("header length"), std::string::npos);
-  EXPECT_EQ(error_of(with_length(8, "{}      ")), "parsed");
+  EXPECT_NE(parse_error_of("").find("too few"), std::string::npos);
+  EXPECT_NE(parse_error_of("1234567").find("too few"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(2, "{}")).find("header length 2"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(9, "{}      ")).find("cut short"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(100'000'001, "{}      ")).find("header length"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(UINT64_MAX, "{}      ")).find("header length"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(UINT64_MAX - 7, "{}      ")).find("header length"), std::string::npos);
+  EXPECT_EQ(parse_error_of(with_length(8, "{}      ")), "parsed");
 }
 
 TEST(Safetensors, ShapesAndOffsetsMustAgree) {
   const auto one = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
     return R"({"t":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
   };
-  EXPECT_EQ(error_of(make_file(one("F32", "[2]", "[0,8]"), 8)), "parsed");
+  EXPECT_EQ(parse_error_of(make_file(one("F32", "[2]", "[0,8]"), 8)), "parsed");
   expect_error(one("F32", "[3]", "[0,8]"), 8, "takes 12 bytes, but data_offsets span 8");
   expect_error(one("F32", "[1]", "[0,8]"), 8, "takes 4 bytes");
   expect_error(one("F32", "[2]", "[0,8]"), 7, "leave the file's 7 bytes");
@@ -90,7 +90,7 @@ TEST(Safetensors, ShapesAndOffsetsMustAgree) {
   expect_error(one("F32", "[2]", "[0,4,8]"), 8, "two numbers");
   expect_error(one("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8, "extents");
   expect_error(one("F33", "[2]", "[0,8]"), 8, "unknown dtype: F33");
-  EXPECT_EQ(error_of(make_file(one("F4", "[4]", "[0,2]"), 2)), "parsed");
+  EXPECT_EQ(parse_error_of(make_file(one("F4", "[4]", "[0,2]"), 2)), "parsed");
   expect_error(one("F4", "[3]", "[0,2]"), 2, "takes 1 bytes");
   EXPECT_FALSE(is_weight_dtype(parse(make_file(one("F8_E4M3", "[4]", "[0,4]"), 4))->front().dtype));
 }
@@ -100,7 +100,7 @@ TEST(Safetensors, TensorsTileTheData) {
     return R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)" + a +
            R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + b + "}}";
   };
-  EXPECT_EQ(error_of(make_file(two("[4,8]", "[0,4]"), 8)), "parsed");
+  EXPECT_EQ(parse_error_of(make_file(two("[4,8]", "[0,4]"), 8)), "parsed");
   expect_error(two("[0,4]", "[2,6]"), 6, "b: overlaps");
   expect_error(two("[0,4]", "[0,4]"), 4, "overlaps");
   expect_error(two("[0,4]", "[5,9]"), 9, "1 unused bytes");

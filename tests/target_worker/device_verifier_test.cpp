@@ -116,7 +116,7 @@ std::vector<int32_t> grow_sampled_tree(std::mt19937_64& rng, Rule rule, TestRoun
   return parents;
 }
 
-class DeviceVerifierTest : public testing::Test {
+class DeviceVerifierTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const auto devices = count_devices(); !devices.ok())
@@ -183,7 +183,7 @@ TEST_F(DeviceVerifierTest, RanksRowsLikeTheHost) {
     }
 }
 
-class DeviceRule : public DeviceVerifierTest, public testing::WithParamInterface<Rule> {};
+class DeviceRule : public DeviceVerifierTest, public ::testing::WithParamInterface<Rule> {};
 
 TEST_P(DeviceRule, EqualsTheHostOnAnyNumberOfRanks) {
   std::mt19937_64 rng(200 + static_cast<uint64_t>(GetParam()));
@@ -199,8 +199,8 @@ TEST_P(DeviceRule, EqualsTheHostOnAnyNumberOfRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, DeviceRule,
-                         testing::Values(Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken,
-                                         Rule::kBlock),
+                         ::testing::Values(Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken,
+                                           Rule::kBlock),
                          [](const auto& rule) { return std::string(rule_name(rule.param)); });
 
 // The whole-row rules, without the sharded verifier of the host in between.

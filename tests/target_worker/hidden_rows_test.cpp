@@ -13,7 +13,7 @@ namespace outrider {
 namespace {
 
 constexpr const char* kModel = "qwen3";
-constexpr int64_t kVocab = 302;
+constexpr int64_t kHeadVocab = 302;
 constexpr size_t kDrafted = 6;
 
 struct Drafted {
@@ -30,11 +30,11 @@ Drafted draft(const DraftHead& head, const SamplingParams& sampling, uint32_t se
   Drafted made;
   made.entry.q_kind = QKind::kHidden;
   for (size_t i = 0; i < kDrafted; ++i) {
-    std::vector<float> state(static_cast<size_t>(head.hidden_size())), logits(kVocab);
+    std::vector<float> state(static_cast<size_t>(head.hidden_size())), logits(kHeadVocab);
     for (float& x : state) x = normal(random);
     HiddenRow& row = made.entry.hidden.emplace_back();
     EXPECT_TRUE(head.quantize(state, 4, row));
-    head.logits({&row, 1}, {0, kVocab}, {logits.data(), {1, kVocab}}, scratch);
+    head.logits({&row, 1}, {0, kHeadVocab}, {logits.data(), {1, kHeadVocab}}, scratch);
     const DraftStep step{
         .sampling = &sampling, .position = Position(static_cast<int32_t>(i)), .round = Round(seed)};
     made.entry.draft.push_back(*sampler.sample(logits, step, &made.q.emplace_back()));
@@ -50,7 +50,7 @@ void gather(const std::vector<PlanEntry>& entries,
             const std::function<void(int ranks, IndexRange range, std::span<const SlicedQ>)>& check) {
   for (const int ranks : {1, 2, 4})
     testing::run_group(ranks, [&](Collectives& group) {
-      const IndexRange range = vocab_range(kVocab, {group.rank(), ranks});
+      const IndexRange range = vocab_range(kHeadVocab, {group.rank(), ranks});
       HiddenRows hidden(
           std::make_shared<const DraftHead>(DraftHead::load(testing::golden_model(kModel), range, 1).value()),
           range, 2 * kDrafted);
@@ -62,7 +62,7 @@ void gather(const std::vector<PlanEntry>& entries,
 }
 
 TEST(HiddenRows, AreWhatTheDrafterDrewFrom) {
-  const DraftHead head = DraftHead::load(testing::golden_model(kModel), {0, kVocab}, 1).value();
+  const DraftHead head = DraftHead::load(testing::golden_model(kModel), {0, kHeadVocab}, 1).value();
   const Drafted a = draft(head, kSampling, 1), b = draft(head, kSampling, 2);
   PlanEntry other;
   other.q_kind = QKind::kSparse;
@@ -84,7 +84,7 @@ TEST(HiddenRows, AreWhatTheDrafterDrewFrom) {
 }
 
 TEST(HiddenRows, StatesThatCannotBeLoseTheirDraftOnAllRanks) {
-  const DraftHead head = DraftHead::load(testing::golden_model(kModel), {0, kVocab}, 1).value();
+  const DraftHead head = DraftHead::load(testing::golden_model(kModel), {0, kHeadVocab}, 1).value();
   const Drafted good = draft(head, kSampling, 1);
   const auto is_lost = [&](const std::function<void(PlanEntry&)>& lie) {
     PlanEntry bad = good.entry;
@@ -104,7 +104,7 @@ TEST(HiddenRows, StatesThatCannotBeLoseTheirDraftOnAllRanks) {
   EXPECT_TRUE(is_lost([](PlanEntry& entry) { entry.hidden[3].scale = 1e38f; }));
   EXPECT_TRUE(is_lost([](PlanEntry& entry) { entry.hidden[3].codes.pop_back(); }));
   EXPECT_TRUE(is_lost([](PlanEntry& entry) { entry.hidden.pop_back(); }));
-  EXPECT_TRUE(is_lost([](PlanEntry& entry) { entry.draft[3] = TokenId(kVocab); }));
+  EXPECT_TRUE(is_lost([](PlanEntry& entry) { entry.draft[3] = TokenId(kHeadVocab); }));
 }
 
 }  // namespace

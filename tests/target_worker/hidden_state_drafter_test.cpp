@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-constexpr SequenceId kSequence(7);
+constexpr SequenceId kDraftedSequence(7);
 
 struct Drafting {
   explicit Drafting(const testing::GoldenHead& kind, std::vector<TokenId> prompt,
@@ -32,13 +32,13 @@ struct Drafting {
   // A pass over `draft` and what is committed but not read; the draft of the next round comes with it.
   Draft step(const Draft& draft, int32_t next_gamma) {
     StepPlan plan{.step = steps,
-                  .state_hash = steps == 0 ? 0 : state_hash_term(kSequence, size(), kv, epoch)};
+                  .state_hash = steps == 0 ? 0 : state_hash_term(kDraftedSequence, size(), kv, epoch)};
     if (steps == 0)
-      plan.opens.push_back({.sequence = kSequence,
+      plan.opens.push_back({.sequence = kDraftedSequence,
                             .ids = ids,
                             .prompt_length = static_cast<int32_t>(ids.size()),
                             .sampling = sampling});
-    plan.entries.push_back({.sequence = kSequence,
+    plan.entries.push_back({.sequence = kDraftedSequence,
                             .epoch = epoch,
                             .round = draft.round,
                             .base = Position(static_cast<int32_t>(size())),

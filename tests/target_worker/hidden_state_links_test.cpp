@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Generation kWorker{9};
+constexpr Generation kStateWorker{9};
 constexpr int32_t kRows = 3, kSlots = 2;
 constexpr int64_t kWidth = 64;
 
@@ -46,14 +46,14 @@ class HiddenStateLinksTest : public ::testing::Test {
                                           SliceSlotsOptions{.range = {0, 4}, .sequences = 1}, RowLinks(),
                                           std::move(links));
     worker_ = hub_->connect();
-    offer(kWorker);
+    offer(kStateWorker);
   }
   void offer(Generation worker, const std::string& id = "it") {
     ASSERT_TRUE(
         worker_->send(kCoordinatorPeer, LinkOffer{.worker = worker, .id = id, .hidden_states = true}).ok());
     inbox_->look();
   }
-  HiddenStateLink* link(Generation worker = kWorker) { return inbox_->hidden_states().to(worker); }
+  HiddenStateLink* link(Generation worker = kStateWorker) { return inbox_->hidden_states().to(worker); }
   std::optional<Message> heard() {
     while (auto incoming = worker_->receive(Clock::now()))
       if (!std::holds_alternative<Heartbeat>(incoming->message)) return std::move(incoming->message);
@@ -110,10 +110,10 @@ TEST_F(HiddenStateLinksTest, ALeaderWithoutLinksRefusesAtOnce) {
                                         SliceSlotsOptions{.range = {0, 4}, .sequences = 1});
   worker_ = hub_->connect();
   for (const bool hidden_states : {true, false}) {
-    ASSERT_TRUE(
-        worker_
-            ->send(kCoordinatorPeer, LinkOffer{.worker = kWorker, .id = "it", .hidden_states = hidden_states})
-            .ok());
+    ASSERT_TRUE(worker_
+                    ->send(kCoordinatorPeer,
+                           LinkOffer{.worker = kStateWorker, .id = "it", .hidden_states = hidden_states})
+                    .ok());
     inbox_->look();
     const auto answer = heard();
     ASSERT_TRUE(answer) << (hidden_states ? "states" : "q");
@@ -166,7 +166,8 @@ TEST_F(HiddenStateLinksTest, NoFieldHarms) {
     inbox_->look();
     if (link()) (void)link()->takes(1);
   };
-  EXPECT_GT(testing::for_each_lie(LinkOffer{.worker = kWorker, .id = "it", .hidden_states = true}, tell), 5);
+  EXPECT_GT(testing::for_each_lie(LinkOffer{.worker = kStateWorker, .id = "it", .hidden_states = true}, tell),
+            5);
   EXPECT_GT(testing::for_each_lie(Failure{"no"}, tell), 2);
   EXPECT_GT(testing::for_each_lie(HiddenStateTransfer{.number = 1, .rows = 1}, tell), 10);
 }

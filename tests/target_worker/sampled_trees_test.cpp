@@ -11,8 +11,6 @@
 namespace outrider {
 namespace {
 
-constexpr Rule kRules[] = {Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal};
-
 struct TreeRound {
   std::vector<std::vector<float>> raw;  // of the committed text, then of each node
   SamplingParams params;
@@ -194,7 +192,7 @@ void expect_verdict(const TreeRound& round, const Expected& expected, int ranks,
 
 TEST(SampledTrees, DecideAsWholeRowsDoOnAnyNumberOfRanks) {
   std::mt19937_64 rng(53);
-  for (const Rule rule : kRules) {
+  for (const Rule rule : kTreeRules) {
     size_t accepted = 0, deep = 0;
     for (int trial = 0; trial < 60; ++trial) {
       TreeRound round = random_tree_round(rng, rule, 30 + rng() % 200, 1 + rng() % 14);
@@ -215,7 +213,7 @@ TEST(SampledTrees, DecideAsWholeRowsDoOnAnyNumberOfRanks) {
 TEST(SampledTrees, RowsThatAreNotFiniteMatterWhereTheTextComesToThem) {
   std::mt19937_64 rng(59);
   int cut = 0, failed = 0;
-  for (const Rule rule : kRules)
+  for (const Rule rule : kTreeRules)
     for (int trial = 0; trial < 60; ++trial) {
       TreeRound round = random_tree_round(rng, rule, 60, 8);
       round.params.top_k = 0;

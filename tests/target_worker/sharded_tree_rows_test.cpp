@@ -12,9 +12,7 @@
 namespace outrider {
 namespace {
 
-constexpr Rule kRules[] = {Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal};
-
-struct TreeRound {
+struct ShardedTree {
   std::vector<TokenId> ids;
   std::vector<int32_t> parents;
   std::vector<std::vector<float>> logits;  // of the root, and of each node
@@ -22,8 +20,8 @@ struct TreeRound {
   TreeDraws draws;
 };
 
-TreeRound random_tree(std::mt19937_64& rng, Rule rule, size_t vocab_size, size_t nodes, bool chain) {
-  TreeRound round;
+ShardedTree random_tree(std::mt19937_64& rng, Rule rule, size_t vocab_size, size_t nodes, bool chain) {
+  ShardedTree round;
   round.draws = {Seed{rng()}, Round(static_cast<uint32_t>(rng() % 50)),
                  Position(static_cast<int32_t>(rng() % 100))};
   const auto add_rows = [&] {
@@ -57,7 +55,7 @@ TreeRound random_tree(std::mt19937_64& rng, Rule rule, size_t vocab_size, size_t
   return round;
 }
 
-TreeOutcome on_rank(Rule rule, const TreeRound& round, Collectives& group) {
+TreeOutcome on_rank(Rule rule, const ShardedTree& round, Collectives& group) {
   const auto vocab_size = static_cast<int64_t>(round.logits.front().size());
   const IndexRange range = vocab_range(vocab_size, {group.rank(), group.size()});
   std::vector<RowWeights> rows;
@@ -78,7 +76,7 @@ TreeOutcome on_rank(Rule rule, const TreeRound& round, Collectives& group) {
   return decide_tree(rule, {round.ids, round.parents}, tree_rows);
 }
 
-TreeOutcome on_ranks(Rule rule, const TreeRound& round, int ranks) {
+TreeOutcome on_ranks(Rule rule, const ShardedTree& round, int ranks) {
   std::vector<TreeOutcome> outcomes(static_cast<size_t>(ranks));
   reference::run_ranks(ranks, [&](Collectives& group) {
     outcomes[static_cast<size_t>(group.rank())] = on_rank(rule, round, group);
@@ -90,7 +88,7 @@ TreeOutcome on_ranks(Rule rule, const TreeRound& round, int ranks) {
   return outcomes[0];
 }
 
-TreeOutcome on_whole_rows(Rule rule, const TreeRound& round) {
+TreeOutcome on_whole_rows(Rule rule, const ShardedTree& round) {
   std::vector<std::vector<double>> p, q;
   for (size_t i = 0; i < round.logits.size(); ++i) {
     const auto weights = reference::weights(round.logits[i]);
@@ -105,10 +103,10 @@ TreeOutcome on_whole_rows(Rule rule, const TreeRound& round) {
 
 TEST(ShardedTreeRows, DecideAsWholeRowsDoOnAnyNumberOfRanks) {
   std::mt19937_64 rng(41);
-  for (Rule rule : kRules) {
+  for (Rule rule : kTreeRules) {
     size_t accepted = 0;
     for (int trial = 0; trial < 60; ++trial) {
-      const TreeRound round = random_tree(rng, rule, 3 + rng() % 200, rng() % 12, false);
+      const ShardedTree round = random_tree(rng, rule, 3 + rng() % 200, rng() % 12, false);
       const TreeOutcome expected = on_whole_rows(rule, round);
       for (int ranks : {1, 2, 3, 8}) {
         const TreeOutcome outcome = on_ranks(rule, round, ranks);
@@ -123,9 +121,9 @@ TEST(ShardedTreeRows, DecideAsWholeRowsDoOnAnyNumberOfRanks) {
 
 TEST(ShardedTreeRows, OfAChainTheyDecideAsTheChainRulesDo) {
   std::mt19937_64 rng(43);
-  for (Rule rule : kRules)
+  for (Rule rule : kTreeRules)
     for (int trial = 0; trial < 40; ++trial) {
-      const TreeRound tree = random_tree(rng, rule, 3 + rng() % 200, 1 + rng() % 6, true);
+      const ShardedTree tree = random_tree(rng, rule, 3 + rng() % 200, 1 + rng() % 6, true);
       TestRound chain;
       chain.raw = tree.logits;
       chain.params.rule = rule == Rule::kTraversal ? Rule::kBlock : Rule::kToken;

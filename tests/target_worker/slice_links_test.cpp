@@ -12,8 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr IndexRange kRange{100, 104};
-constexpr Generation kWorker{9};
+constexpr IndexRange kLinkRange{100, 104};
+constexpr Generation kLinkWorker{9};
 
 // Records the transfers that it was asked for. Slot numbers stand for addresses.
 struct ScriptedLink final : testing::MemoryRowLink {
@@ -24,20 +24,20 @@ struct ScriptedLink final : testing::MemoryRowLink {
   uint16_t* slot(int32_t at) override { return &memory.at(static_cast<size_t>(at)); }
 };
 
-PlanEntry entry(uint64_t sequence, size_t drafted = 1) {
-  PlanEntry entry;
-  entry.sequence = SequenceId(sequence);
-  entry.round = Round(5);
-  entry.draft.assign(drafted, TokenId(100));
-  entry.q_kind = QKind::kSlices;
-  entry.worker = kWorker;
-  return entry;
+PlanEntry link_entry(uint64_t sequence, size_t drafted = 1) {
+  PlanEntry link_entry;
+  link_entry.sequence = SequenceId(sequence);
+  link_entry.round = Round(5);
+  link_entry.draft.assign(drafted, TokenId(100));
+  link_entry.q_kind = QKind::kSlices;
+  link_entry.worker = kLinkWorker;
+  return link_entry;
 }
 
 QTransfer transfer(uint64_t sequence, uint64_t number, size_t rows = 1) {
   return {.sequence = SequenceId(sequence),
           .round = Round(5),
-          .worker = kWorker,
+          .worker = kLinkWorker,
           .number = number,
           .sums = std::vector<uint64_t>(rows, 30),
           .drafted = std::vector<uint64_t>(rows, 4)};
@@ -50,11 +50,11 @@ class SliceLinksTest : public ::testing::Test {
     worker_.reset();
     hub_ = make_inproc_hub();
     inbox_ = std::make_unique<SliceInbox>(
-        hub_->coordinator_end(), SliceSlotsOptions{.range = kRange, .rank = 0, .sequences = 2, .rows = 3},
+        hub_->coordinator_end(), SliceSlotsOptions{.range = kLinkRange, .rank = 0, .sequences = 2, .rows = 3},
         links());
     worker_ = hub_->connect();
     for (const uint64_t sequence : {1, 2}) inbox_->slots().open(SequenceId(sequence));
-    send(LinkOffer{.worker = kWorker, .id = "it"});
+    send(LinkOffer{.worker = kLinkWorker, .id = "it"});
     inbox_->look();
   }
   RowLinks links() {
@@ -68,9 +68,9 @@ class SliceLinksTest : public ::testing::Test {
             .slots = 3};
   }
   void send(const Message& message) { ASSERT_TRUE(worker_->send(kCoordinatorPeer, message).ok()); }
-  SlicedQ gather(const PlanEntry& entry, Clock::duration patience = 60s) {
+  SlicedQ gather(const PlanEntry& link_entry, Clock::duration patience = 60s) {
     std::vector<SlicedQ> sliced(1);
-    inbox_->gather(std::span(&entry, 1), *group_, Clock::now() + patience, sliced);
+    inbox_->gather(std::span(&link_entry, 1), *group_, Clock::now() + patience, sliced);
     return sliced[0];
   }
   bool worker_was_told() {
@@ -90,7 +90,7 @@ TEST_F(SliceLinksTest, RowsAreUsedWhereTheyLand) {
   send(transfer(2, 1, 2));
   inbox_->look();
   link_->over = 1;
-  const SlicedQ q = gather(entry(2, 2));
+  const SlicedQ q = gather(link_entry(2, 2));
   ASSERT_FALSE(q.lost);
   EXPECT_EQ(q.on_device, link_->slot(1));
   EXPECT_EQ(q.rows[1].sum, 30u);
@@ -105,19 +105,19 @@ TEST_F(SliceLinksTest, EveryTransferHasItsTurn) {
   inbox_->look();
   EXPECT_EQ(link_->transfers, (std::vector<std::pair<int32_t, int32_t>>{{2, 1}, {0, 3}, {1, 1}}));
   link_->over = 3;
-  EXPECT_FALSE(gather(entry(2)).lost);
+  EXPECT_FALSE(gather(link_entry(2)).lost);
 }
 
 TEST_F(SliceLinksTest, ADeadlineEndsTheLink) {
   send(transfer(1, 1));
-  const SlicedQ q = gather(entry(1), 20ms);
+  const SlicedQ q = gather(link_entry(1), 20ms);
   EXPECT_TRUE(q.lost && q.link_lost);
   EXPECT_EQ(link_->now, LinkState::kBroken);
   EXPECT_TRUE(worker_was_told());
   // A transfer announced before the worker knew of it is not awaited for a minute.
   send(transfer(1, 2));
   inbox_->look();
-  EXPECT_TRUE(gather(entry(1)).link_lost);
+  EXPECT_TRUE(gather(link_entry(1)).link_lost);
   EXPECT_TRUE(worker_was_told());
 }
 
@@ -125,7 +125,7 @@ TEST_F(SliceLinksTest, ABrokenLinkIsNotWaitedFor) {
   send(transfer(1, 1));
   inbox_->look();
   link_->abort("gone");
-  EXPECT_TRUE(gather(entry(1)).link_lost);
+  EXPECT_TRUE(gather(link_entry(1)).link_lost);
   EXPECT_TRUE(worker_was_told());
 }
 
@@ -135,7 +135,7 @@ TEST_F(SliceLinksTest, WhatCannotBeEndsTheLink) {
   uneven.drafted.clear();
   weightless.drafted[0] = 0;
   heavy.drafted[0] = 31;
-  uint64_t next = kWorker.value();
+  uint64_t next = kLinkWorker.value();
   for (QTransfer bad : {late, none, many, uneven, weightless, heavy}) {
     bad.worker = Generation(++next);
     send(LinkOffer{.worker = bad.worker, .id = "it"});
@@ -155,15 +155,15 @@ TEST_F(SliceLinksTest, NoFieldHarms) {
     send(lie);
     inbox_->look();
     send(lie);
-    (void)gather(entry(1, 2), 0s);
-    (void)gather(entry(2), 0s);
+    (void)gather(link_entry(1, 2), 0s);
+    (void)gather(link_entry(2), 0s);
   };
   const QTransfer honest = transfer(1, 1, 2);
   EXPECT_GT(testing::for_each_lie(honest, tell), 40);
-  EXPECT_GT(testing::for_each_lie(LinkOffer{.worker = kWorker, .id = "it"}, tell), 5);
+  EXPECT_GT(testing::for_each_lie(LinkOffer{.worker = kLinkWorker, .id = "it"}, tell), 5);
   const QSlice slice{.sequence = SequenceId(1),
                      .round = Round(5),
-                     .worker = kWorker,
+                     .worker = kLinkWorker,
                      .rows = 2,
                      .weights = {1, 2, 3, 4, 5, 6, 7, 8}};
   EXPECT_GT(testing::for_each_lie(slice, tell), 30);
@@ -176,7 +176,7 @@ TEST_F(SliceLinksTest, TransfersWithoutALinkAreBoundedToo) {
   send(many);
   inbox_->look();
   EXPECT_TRUE(worker_was_told());
-  EXPECT_TRUE(gather(entry(1), 0s).lost);
+  EXPECT_TRUE(gather(link_entry(1), 0s).lost);
 }
 
 TEST_F(SliceLinksTest, AnotherWorkersLinkIsNotEndedByALie) {
@@ -197,23 +197,26 @@ TEST(SliceInbox, AFloodDoesNotOutlastTheDeadline) {
    private:
     TransportStats stats_;
   };
-  SliceInbox inbox(std::make_unique<Flood>(), {.range = kRange, .rank = 0, .sequences = 1, .rows = 3});
+  SliceInbox inbox(std::make_unique<Flood>(), {.range = kLinkRange, .rank = 0, .sequences = 1, .rows = 3});
   inbox.slots().open(SequenceId(1));
   inbox.look();
-  EXPECT_FALSE(inbox.collect(std::vector<PlanEntry>{entry(1)}, Clock::now() + 20ms));
+  EXPECT_FALSE(inbox.collect(std::vector<PlanEntry>{link_entry(1)}, Clock::now() + 20ms));
 }
 
 // One rank received the rows over the link, another over its endpoint. Their results cannot be combined, so
 // the draft is dropped.
 TEST(SliceSlots, RanksWithRowsOfDifferentWaysGiveTheDraftUp) {
-  const std::vector<PlanEntry> entries{entry(1)};
-  SliceSlots first({.range = kRange, .rank = 0, .sequences = 1, .rows = 3});
+  const std::vector<PlanEntry> entries{link_entry(1)};
+  SliceSlots first({.range = kLinkRange, .rank = 0, .sequences = 1, .rows = 3});
   SliceSlots second({.range = {104, 108}, .rank = 1, .sequences = 1, .rows = 3});
   for (SliceSlots* slots : {&first, &second}) slots->open(SequenceId(1));
   const std::array<uint16_t, 4> memory{};
   first.arrived(first.announce(transfer(1, 1)), transfer(1, 1), memory.data());
-  second.put(
-      {.sequence = SequenceId(1), .round = Round(5), .worker = kWorker, .rows = 1, .weights = {1, 2, 3, 4}});
+  second.put({.sequence = SequenceId(1),
+              .round = Round(5),
+              .worker = kLinkWorker,
+              .rows = 1,
+              .weights = {1, 2, 3, 4}});
   const auto sums = first.tally(entries), others = second.tally(entries);
   for (size_t i = 0; i < sums.size(); ++i) sums[i] += others[i];
   std::vector<SlicedQ> sliced(1);

@@ -16,8 +16,6 @@
 namespace outrider {
 namespace {
 
-constexpr Rule kRules[] = {Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal};
-
 struct DrawnTree {
   std::vector<TokenId> ids;
   std::vector<int32_t> parents;
@@ -54,13 +52,13 @@ class ScriptedRows final : public WholeTreeRows {
   Row drawn_from;
 };
 
-struct Enumeration {
+struct TreeEnumeration {
   Law law;
   double accepted = 0;  // expected
 };
 
 void enumerate_tests(Rule rule, const TableModel& model, const DrawnTree& tree, double mass,
-                     std::vector<bool> answers, Enumeration& out) {
+                     std::vector<bool> answers, TreeEnumeration& out) {
   std::vector<Row> p{model.p.at({})}, q{model.q.at({})};
   for (size_t i = 0; i < tree.ids.size(); ++i) {
     const Path path = tree.path(static_cast<int32_t>(i));
@@ -93,7 +91,7 @@ void enumerate_tests(Rule rule, const TableModel& model, const DrawnTree& tree, 
 // Draws node `next` of the shape in every way. Where q has no token left for a sibling, it and its
 // descendants are not drafted.
 void enumerate_drafts(Rule rule, const TableModel& model, const std::vector<int32_t>& shape, size_t next,
-                      DrawnTree& tree, std::vector<int32_t>& place, double mass, Enumeration& out) {
+                      DrawnTree& tree, std::vector<int32_t>& place, double mass, TreeEnumeration& out) {
   if (next == shape.size()) return enumerate_tests(rule, model, tree, mass, {}, out);
   const int32_t parent = shape[next] == kTreeRoot ? kTreeRoot : place[static_cast<size_t>(shape[next])];
   constexpr int32_t kAbsent = -2;
@@ -119,8 +117,8 @@ void enumerate_drafts(Rule rule, const TableModel& model, const std::vector<int3
   }
 }
 
-Enumeration enumerate(Rule rule, const TableModel& model, const std::vector<int32_t>& shape) {
-  Enumeration result;
+TreeEnumeration enumerate(Rule rule, const TableModel& model, const std::vector<int32_t>& shape) {
+  TreeEnumeration result;
   DrawnTree tree;
   std::vector<int32_t> place;
   enumerate_drafts(rule, model, shape, 0, tree, place, 1, result);
@@ -151,7 +149,7 @@ TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
     extend(model, {}, 1, 4, target);
     for (size_t nodes = 0; nodes <= 3; ++nodes)
       for (const auto& tree : shapes(nodes))
-        for (Rule rule : kRules) {
+        for (Rule rule : kTreeRules) {
           Law emitted;
           for (const auto& [path, mass] : enumerate(rule, model, tree).law)
             extend(model, path, mass, 4, emitted);
@@ -166,7 +164,7 @@ TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
   Law target;
   extend(model, {}, 1, 5, target);
   for (const auto& tree : shapes(4))
-    for (Rule rule : kRules) {
+    for (Rule rule : kTreeRules) {
       Law emitted;
       for (const auto& [path, mass] : enumerate(rule, model, tree).law) extend(model, path, mass, 5, emitted);
       EXPECT_LT(distance(emitted, target), 1e-12)
@@ -176,8 +174,8 @@ TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
 
 // The distribution of the tokens emitted by block verification and by token-wise rejection, from the same
 // enumeration of chains.
-Enumeration enumerate_chain(bool block, const TableModel& model, size_t gamma) {
-  Enumeration result;
+TreeEnumeration enumerate_chain(bool block, const TableModel& model, size_t gamma) {
+  TreeEnumeration result;
   std::vector<Path> paths{{}};
   for (size_t i = 0; i < gamma; ++i) {
     std::vector<Path> longer;
@@ -238,9 +236,9 @@ TEST(TreeRules, OnAChainTraversalIsBlockVerificationAndTheOthersAreTheTokenRule)
     for (size_t gamma = 1; gamma <= 4; ++gamma) {
       std::vector<int32_t> chain;
       for (size_t i = 0; i < gamma; ++i) chain.push_back(static_cast<int32_t>(i) - 1);
-      for (Rule rule : kRules) {
-        const Enumeration expected = enumerate_chain(rule == Rule::kTraversal, model, gamma);
-        const Enumeration round = enumerate(rule, model, chain);
+      for (Rule rule : kTreeRules) {
+        const TreeEnumeration expected = enumerate_chain(rule == Rule::kTraversal, model, gamma);
+        const TreeEnumeration round = enumerate(rule, model, chain);
         EXPECT_LT(distance(round.law, expected.law), 1e-12) << rule_name(rule) << " gamma " << gamma;
         EXPECT_NEAR(round.accepted, expected.accepted, 1e-12) << rule_name(rule) << " gamma " << gamma;
       }

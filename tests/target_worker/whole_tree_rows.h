@@ -12,6 +12,8 @@
 
 namespace outrider {
 
+inline constexpr Rule kTreeRules[] = {Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal};
+
 class WholeTreeRows : public TreeRows {
  public:
   using Row = std::vector<double>;
