@@ -1,7 +1,7 @@
 # Build rules shared by every folder. Sources are united in groups before they are compiled (CMAKE_UNITY_BUILD of the
 # presets): headers and templates are most of the compiler's work on one. Names in anonymous namespaces are therefore
-# different within a folder. Tests are not united. Neither is what they replace, the sources with a form for the
-# emulation or for builds without CUDA: a linker takes objects whole.
+# different within a folder, and within a test program. The sources of each test program are united. What tests replace,
+# the sources with a form for the emulation or for builds without CUDA, is not: a linker takes objects whole.
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
@@ -20,12 +20,18 @@ if(OUTRIDER_SANITIZE)
 endif()
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${options}>")
 
+# outrider_unity_warnings(TARGET): g++ 12 takes an included source for a header, and is wrong about strings where it inlines
+# much.
+function(outrider_unity_warnings target)
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage;-Wno-shadow;-Wno-restrict>")
+endfunction()
+
 # outrider_library(NAME sources...): one static library per folder; includes are rooted at the source tree.
 function(outrider_library name)
   add_library(outrider_${name} STATIC ${ARGN})
-  if(CMAKE_UNITY_BUILD)  # g++ 12 takes an included source for a header, and is wrong about strings where it inlines much
-    target_compile_options(outrider_${name} PRIVATE
-      "$<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage;-Wno-shadow;-Wno-restrict>")
+  if(CMAKE_UNITY_BUILD)
+    outrider_unity_warnings(outrider_${name})
   endif()
   add_library(outrider::${name} ALIAS outrider_${name})
   target_include_directories(outrider_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
@@ -41,6 +47,19 @@ endfunction()
 # thirds of the time. OUTRIDER_TEST_LEVEL is a folder's own level, where references are computed.
 function(outrider_compile_tests target)
   target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:${OUTRIDER_TEST_LEVEL}>")
+  outrider_unite_tests(${target})
+endfunction()
+
+# outrider_unite_tests(TARGET): the sources of a test program are united where those of libraries are. OUTRIDER_UNITE_TESTS is
+# CMAKE_UNITY_BUILD of the preset, which is off in tests/ for what tests replace.
+function(outrider_unite_tests target)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  list(LENGTH sources count)
+  if(OUTRIDER_UNITE_TESTS AND count GREATER 1)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    outrider_unity_warnings(${target})
+  endif()
 endfunction()
 
 # outrider_test_objects(NAME SOURCES files... LIBRARIES libs...): tests that several programs share, compiled once. A program
