@@ -12,7 +12,7 @@ namespace outrider {
 void set_thread_role(std::string_view role);
 std::string thread_role();
 
-// Standard error, level from OUTRIDER_LOG (trace, debug, info, warn, error; default warn).
+// Standard error, level from OUTRIDER_LOG (base/log_level.h); without it warning, until apply_log_flags().
 void init_logging();
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);

@@ -42,6 +42,11 @@ bool acts(uint32_t code) {
          (code >= 0x2066 && code <= 0x2069) || code == 0xfeff;  // isolates; a byte order mark
 }
 
+void tell_as_text(std::string_view message) {
+  std::fprintf(stderr, "outrider: %s\n", printable(message).c_str());
+}
+void (*g_tell)(std::string_view message) = tell_as_text;
+
 }  // namespace
 
 std::string printable(std::string_view text, size_t most) {
@@ -69,8 +74,7 @@ bool can_tell(int patience_ms) {
   return poll(&ready, 1, patience_ms) != 0;
 }
 
-void tell_error(std::string_view message) {
-  std::fprintf(stderr, "outrider: %s\n", printable(message).c_str());
-}
+void tell_error(std::string_view message) { g_tell(message); }
+void tell_by(void (*tell)(std::string_view message)) { g_tell = tell; }
 
 }  // namespace outrider

@@ -20,5 +20,7 @@ bool can_tell(int patience_ms = 0);
 
 // "outrider: MESSAGE" on standard error, printable.
 void tell_error(std::string_view message);
+// From now on `tell` writes what tell_error() is given. Call it before threads start.
+void tell_by(void (*tell)(std::string_view message));
 
 }  // namespace outrider

@@ -78,6 +78,7 @@ class EmulatedLink final : public Transport {
     return stats_;
   }
   std::string endpoint() const override { return inner_->endpoint(); }
+  std::string host_of(PeerId peer) const override { return inner_->host_of(peer); }
 
  private:
   struct Link {

@@ -124,9 +124,9 @@ class CoordinatorEnd final : public Transport {
     const size_t bytes = frame.size();
     const std::lock_guard lock(hub_->mutex);
     const auto link = hub_->links.find(to);
-    if (link == hub_->links.end()) return unavailable(fmt::format("worker {} is gone", to.value));
+    if (link == hub_->links.end()) return unavailable("its thread has ended");
     if (link->second->to_worker.size() >= hub_->options.high_water_mark)
-      return resource_exhausted(fmt::format("worker {} is slow: its queue is full", to.value));
+      return resource_exhausted("it is slow: its queue is full");
     ++hub_->sent;
     if (link->second->to_worker.empty()) link->second->waits_since = hub_->sent;
     link->second->to_worker.push(std::move(frame));

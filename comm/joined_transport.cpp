@@ -59,6 +59,10 @@ class JoinedEnd final : public Transport {
   }
 
   std::string endpoint() const override { return outside_->endpoint(); }
+  std::string host_of(PeerId peer) const override {
+    return peer.value % 2 == 0 ? inside_->host_of(PeerId{peer.value / 2})
+                               : outside_->host_of(PeerId{peer.value / 2});
+  }
   // If the inside end is a hub, it wakes the outside end by another way.
   int ready_fd() const override { return outside_->ready_fd(); }
 

@@ -70,6 +70,9 @@ class Transport {
   virtual void recycle(QSlice) {}
   // The address for workers; empty in one process.
   virtual std::string endpoint() const { return {}; }
+  // The host from which this peer connects, for people, such as 10.0.0.2; "this host" over a Unix socket.
+  // Empty: it is not known, or the peer is in this process.
+  virtual std::string host_of(PeerId) const { return {}; }
   // Becomes readable when receive(), which was empty a moment ago, may have a message. -1: there is no such
   // descriptor.
   virtual int ready_fd() const { return -1; }

@@ -21,6 +21,7 @@ constexpr size_t kMaxPeers = 1024;  // on an inside endpoint
 struct Peer {
   PeerId id;
   std::string route;  // ROUTER's id of its latest connection
+  std::string host;   // of that connection
   ConnectionWatch::Id connection;
   bool is_member = false;
   ReplayWindow window;
@@ -70,15 +71,19 @@ class ZmqServer final : public ZmqEnd {
     Peer& peer = peers_.at(generation->second);
     ASSIGN_OR_RETURN(buffer_, frames_.pack(message, std::move(buffer_)));
     try {
-      if (!send_now(socket_, peer.route, buffer_))
-        return resource_exhausted(fmt::format("worker {} is slow: its queue is full", to.value));
+      if (!send_now(socket_, peer.route, buffer_)) return resource_exhausted("it is slow: its queue is full");
     } catch (const zmq::error_t& error) {
       peer.is_member = false;
-      return unavailable(fmt::format("worker {} is gone: {}", to.value, error.what()));
+      return unavailable(fmt::format("its connection is closed ({})", error.what()));
     }
     if (const auto* welcome = std::get_if<Welcome>(&message)) set_member(peer, welcome->accepted);
     frames_.count_sent(message, buffer_.size());
     return {};
+  }
+
+  std::string host_of(PeerId peer) const override {
+    const auto generation = generations_.find(peer);
+    return generation == generations_.end() ? std::string() : peers_.at(generation->second).host;
   }
 
  private:
@@ -106,6 +111,7 @@ class ZmqServer final : public ZmqEnd {
     if (speaks_for == routes_.end()) {
       if (is_connected(peer)) return refuse_impostor(from, decoded->message);
       move_to(peer, generation, from, connection);
+      peer.host = host_of(frame);
     }
     if (!peer.window.accept(decoded->info.sequence_number)) {
       ++frames_.stats.duplicate_frames;
@@ -118,6 +124,13 @@ class ZmqServer final : public ZmqEnd {
   // -1: not known. ZeroMQ calls this deprecated, and offers nothing else that leads from a message to its
   // connection.
   static int fd_of(zmq::message_t& frame) { return zmq_msg_get(frame.handle(), ZMQ_SRCFD); }
+
+  // ZeroMQ's text is an address for TCP, and ":uid:gid:pid" for a Unix socket.
+  static std::string host_of(zmq::message_t& frame) {
+    const char* address = zmq_msg_gets(frame.handle(), "Peer-Address");
+    if (!address) return {};
+    return *address == ':' ? "this host" : address;
+  }
 
   void move_to(Peer& peer, Generation generation, std::string_view route, ConnectionWatch::Id connection) {
     routes_.erase(peer.route);
@@ -166,7 +179,7 @@ class ZmqServer final : public ZmqEnd {
     make_room();
     const PeerId id{++last_peer_};
     generations_.emplace(id, generation);
-    return peers_.emplace(generation, Peer{.id = id, .route = {}, .window = {}, .last_heard = {}})
+    return peers_.emplace(generation, Peer{.id = id, .route = {}, .host = {}, .window = {}, .last_heard = {}})
         .first->second;
   }
 

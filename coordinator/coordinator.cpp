@@ -80,15 +80,72 @@ void Coordinator::perform(Action& action) {
     if (trace_) trace_->add(*round, protocol_.open_requests() - protocol_.running_requests());
     if (callbacks_.on_round) callbacks_.on_round(*round);
   } else if (auto* lost = std::get_if<TargetLost>(&action)) {
-    if (lost->wait.count() > 0)
-      spdlog::warn(
-          "target group {} is lost, and requests wait up to {} s for another one ({} were running): {}",
-          lost->group, std::chrono::duration_cast<std::chrono::seconds>(lost->wait).count(),
-          lost->handed_over, lost->why.message());
-    else
-      spdlog::warn("target group {} is lost, and {} of its requests go on in other groups: {}", lost->group,
-                   lost->handed_over, lost->why.message());
+    note_failover(*lost);
+  } else if (auto* change = std::get_if<MemberChange>(&action)) {
+    note_change(*change);
   }
+}
+
+// ---- events of the log ----------------------------------------------------------------------------------
+
+std::string Coordinator::at_host(PeerId peer) const {
+  const std::string host = transport_->host_of(peer);
+  return host.empty() ? host : " at " + host;
+}
+
+EventFields Coordinator::fields_of(PeerId peer, std::string_view kind, std::string_view reason) const {
+  return {{"member", std::string(kind)},
+          {"peer", std::to_string(peer.value)},
+          {"host", transport_->host_of(peer)},
+          {"reason", std::string(reason)}};
+}
+
+// A loss is reported with what is left. Members of a process of its own are there as long as the process.
+void Coordinator::note_change(const MemberChange& change) const {
+  const bool is_target = change.group.has_value();
+  const std::string_view kind = is_target ? "target group" : "draft worker";
+  const std::string member =
+      fmt::format("{} {}{}", kind, is_target ? static_cast<uint64_t>(*change.group) : change.peer.value,
+                  at_host(change.peer));
+  EventFields fields = fields_of(change.peer, kind, change.about);
+  if (is_target) fields.emplace_back("group", std::to_string(*change.group));
+  const size_t here = is_target ? protocol_.targets_here() : protocol_.worker_count();
+  const auto count = fmt::format("{} {}{}", here, kind, here == 1 ? "" : "s");
+  if (change.kind == MemberChange::Kind::kJoined) {
+    fields[3] = {"model", change.about};
+    log_event(protocol_.is_one_process() ? LogLevel::kDebug : LogLevel::kInfo, "join",
+              fmt::format("{} joined with model '{}'; now there {} {}", member, change.about,
+                          here == 1 ? "is" : "are", count),
+              fields);
+    return;
+  }
+  const bool is_lost = change.kind == MemberChange::Kind::kLost;
+  log_event(is_lost ? LogLevel::kWarning : LogLevel::kInfo, is_lost ? "loss" : "leave",
+            fmt::format("{} {}: {}", member, is_lost ? "is lost" : "left", change.about), fields);
+  if (!is_target && here == 0)
+    log_event(LogLevel::kWarning, "degraded", "no draft worker is left; decoding goes on without its drafts",
+              {{"member", std::string(kind)}, {"left", "0"}});
+  if (is_target && here < protocol_.target_groups())
+    log_event(LogLevel::kWarning, "degraded",
+              here == 0 ? std::string("no target group is left")
+                        : fmt::format("{} of {} target groups {} left", here, protocol_.target_groups(),
+                                      here == 1 ? "is" : "are"),
+              {{"member", std::string(kind)}, {"left", std::to_string(here)}});
+}
+
+void Coordinator::note_failover(const TargetLost& lost) const {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(lost.wait).count();
+  log_event(LogLevel::kWarning, "failover",
+            seconds > 0
+                ? fmt::format("{} running requests of target group {} wait up to {} s for another one "
+                              "(--target-timeout): {}",
+                              lost.handed_over, lost.group, seconds, lost.why.message())
+                : fmt::format("{} running requests of target group {} go on in the other groups: {}",
+                              lost.handed_over, lost.group, lost.why.message()),
+            {{"member", "target group"},
+             {"group", std::to_string(lost.group)},
+             {"requests", std::to_string(lost.handed_over)},
+             {"reason", lost.why.message()}});
 }
 
 void Coordinator::lose(PeerId peer, std::string why) {
@@ -101,16 +158,16 @@ void Coordinator::lose(PeerId peer, std::string why) {
 void Coordinator::note_refusal(const Send& send) {
   const auto* welcome = std::get_if<Welcome>(&send.message);
   if (!welcome || welcome->accepted || ++refusals_ > kToldRefusals) return;
-  spdlog::warn("refused a worker: {}{}", welcome->reason,
-               refusals_ == kToldRefusals ? "; further ones are only counted" : "");
+  log_event(LogLevel::kWarning, "refusal",
+            fmt::format("a worker{} is refused: {}{}", at_host(send.to), welcome->reason,
+                        refusals_ == kToldRefusals ? "; further refusals are only counted" : ""),
+            fields_of(send.to, "worker", welcome->reason));
 }
 
 // The worker is unknown until its next Hello.
 void Coordinator::note_unload(const Send& send) {
   const auto* unload = std::get_if<Unload>(&send.message);
   if (!unload) return;
-  spdlog::info("a draft worker is unloaded for {} s: its drafts have not paid for long",
-               static_cast<double>(unload->pause_ms) / 1000);
   membership_.forget(send.to);
   hellos_.erase(send.to);
 }

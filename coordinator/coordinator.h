@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/absence.h"
+#include "base/event_log.h"
 #include "cluster/membership.h"
 #include "comm/transport.h"
 #include "coordinator/protocol.h"
@@ -76,6 +77,10 @@ class Coordinator {
   void note_hello(PeerId peer, Hello hello);
   void note_refusal(const Send& send);
   void note_unload(const Send& send);
+  void note_change(const MemberChange& change) const;
+  void note_failover(const TargetLost& lost) const;
+  EventFields fields_of(PeerId peer, std::string_view kind, std::string_view reason) const;
+  std::string at_host(PeerId peer) const;
   void probe_workers();
   void probe_busy_targets();
   void lose(PeerId peer, std::string why);

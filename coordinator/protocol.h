@@ -108,7 +108,8 @@ class Protocol {
   Clock::duration draft_timeout() const;
 
   void target_joined(PeerId peer, Hello& hello, Turn& turn);
-  void target_lost(ServingGroup& group, Status why, Turn& turn);
+  void target_lost(ServingGroup& group, Status why, Turn& turn,
+                   MemberChange::Kind kind = MemberChange::Kind::kLost);
   void hand_over(ServingGroup& lost, Status why, Turn& turn);
   int64_t move_requests(ServingGroup& lost);
   void wait_for_group(ServingGroup& lost, Status why, Turn& turn);
@@ -116,7 +117,7 @@ class Protocol {
   void worker_joined(PeerId peer, Hello& hello, Turn& turn);
   void refuse_hello(PeerId peer, std::string reason, Turn& turn);
   std::optional<DrafterKind> forget_worker(PeerId peer, Turn& turn);
-  void worker_lost(PeerId peer, Turn& turn);
+  void worker_lost(PeerId peer, std::string why, Turn& turn);
   void worker_left(PeerId peer, Turn& turn);
   void unload_workers(Turn& turn);
 

@@ -94,14 +94,20 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
   target_status_ = lost_ = {};
   join_deadline_.reset();
   turn.send(peer, welcome);
+  turn.add(MemberChange{.kind = MemberChange::Kind::kJoined,
+                        .peer = peer,
+                        .group = target.index,
+                        .about = target.model().name});
   for (ServingGroup& group : groups_)  // requests that waited for a group
     if (!group.target.is_here()) totals_.failovers += move_requests(group);
   for (auto& [early, worker] : pool_.take_early()) worker_joined(early, worker, turn);
 }
 
 // If another group is connected, its requests continue there.
-void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn) {
+void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn, MemberChange::Kind kind) {
   dirty_.mark_all_dirty();
+  if (const auto peer = group.target.peer())
+    turn.add(MemberChange{.kind = kind, .peer = *peer, .group = group.target.index, .about = why.message()});
   group.target.leave();
   ++totals_.group(group.target.index).lost;
   if (groups_.any_here())
@@ -170,7 +176,7 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
     return;
   }
   const TargetGroup& target = any->target;
-  worker_lost(peer, turn);
+  worker_lost(peer, "it connected anew", turn);
   if (target.drafts() && (!target.has_two_places() || hello.hidden_state_head == 0))
     return refuse_hello(
         peer,
@@ -189,12 +195,15 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
   DrafterKind kind = 0;
   for (ServingGroup& group : groups_)
     kind = group.target.costs.add_kind(hello.model.fingerprint, hello.pass_times);
+  std::string name = hello.model.name;
   pool_.join(peer, std::move(hello), kind);
   turn.send(peer, Welcome{.accepted = true,
                           .reason = {},
                           .target = target.model(),
                           .eos_ids = options_.eos_ids,
                           .slices = target.slices()});
+  turn.add(
+      MemberChange{.kind = MemberChange::Kind::kJoined, .peer = peer, .group = {}, .about = std::move(name)});
 }
 
 // Returns the worker's kind, if it was one.
@@ -211,9 +220,11 @@ std::optional<DrafterKind> Protocol::forget_worker(PeerId peer, Turn& turn) {
   return kind;
 }
 
-void Protocol::worker_lost(PeerId peer, Turn& turn) {
+void Protocol::worker_lost(PeerId peer, std::string why, Turn& turn) {
   const auto kind = forget_worker(peer, turn);
   if (!kind) return;
+  turn.add(
+      MemberChange{.kind = MemberChange::Kind::kLost, .peer = peer, .group = {}, .about = std::move(why)});
   ++totals_.workers_lost;
   ++totals_.drafters[*kind].lost;
 }
@@ -221,6 +232,8 @@ void Protocol::worker_lost(PeerId peer, Turn& turn) {
 void Protocol::worker_left(PeerId peer, Turn& turn) {
   const auto kind = forget_worker(peer, turn);
   if (!kind) return;
+  turn.add(MemberChange{
+      .kind = MemberChange::Kind::kLeft, .peer = peer, .group = {}, .about = "it was asked to leave"});
   ++totals_.workers_left;
   ++totals_.drafters[*kind].left;
 }
@@ -231,6 +244,12 @@ void Protocol::unload_workers(Turn& turn) {
   for (const auto& [peer, pause] : pool_.useless(turn.now())) {
     (void)forget_worker(peer, turn);
     ++totals_.workers_unloaded;
+    turn.add(MemberChange{
+        .kind = MemberChange::Kind::kLeft,
+        .peer = peer,
+        .group = {},
+        .about = fmt::format("it is unloaded for {} s, because its drafts have not paid (--unload-drafter)",
+                             static_cast<double>(pause.count()) / 1000)});
     turn.send(peer, Unload{.pause_ms = pause.count()});
   }
 }
@@ -238,12 +257,12 @@ void Protocol::unload_workers(Turn& turn) {
 void Protocol::receive(PeerId peer, Failure& message, Turn& turn) {
   if (ServingGroup* group = groups_.of(peer))
     return target_lost(*group, unavailable("the target group failed: " + message.message), turn);
-  worker_lost(peer, turn);
+  worker_lost(peer, "it failed: " + message.message, turn);
 }
 
 void Protocol::receive(PeerId peer, Shutdown&, Turn& turn) {
   if (ServingGroup* group = groups_.of(peer))
-    return target_lost(*group, unavailable("the target group left"), turn);
+    return target_lost(*group, unavailable("the target group left"), turn, MemberChange::Kind::kLeft);
   worker_left(peer, turn);
   turn.send(peer, Shutdown{});  // goodbye: its messages were all read, and it may leave
 }
@@ -251,7 +270,7 @@ void Protocol::receive(PeerId peer, Shutdown&, Turn& turn) {
 void Protocol::on(PeerLost& event, Turn& turn) {
   if (ServingGroup* group = groups_.of(event.peer))
     return target_lost(*group, unavailable("the target group is gone: " + event.why), turn);
-  worker_lost(event.peer, turn);
+  worker_lost(event.peer, std::move(event.why), turn);
 }
 
 // The worker's queue was full: it gets no requests for a while, then the messages that it missed.

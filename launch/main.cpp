@@ -115,6 +115,7 @@ int run(int argc, char** argv) {
   app.formatter(help_formatter(help_width(), help_length));
   app.set_version_flag("--version", version_text, "Version, commit and what is built in");
   app.require_subcommand(1);
+  LogFlags log_flags;
   RunOptions options;
   CLI::App* generate =
       app.add_subcommand("generate", "Continue a prompt, or every prompt of a JSON-lines file");
@@ -123,6 +124,7 @@ int run(int argc, char** argv) {
   add_generate_options(*generate, options);
   generate->footer(std::string(kRequestFormat) + kGenerateExamples);
   std::string config_file;
+  add_log_options(*generate, log_flags);
   add_config_layer(*generate, config_file);
 
   ServeOptions serve_options;
@@ -130,6 +132,7 @@ int run(int argc, char** argv) {
   add_serve_options(*serve, serve_options);
   serve->footer(kServeExamples);
   std::string serve_config_file;
+  add_log_options(*serve, log_flags);
   add_config_layer(*serve, serve_config_file);
 
   BatchOptions batch_options;
@@ -138,6 +141,7 @@ int run(int argc, char** argv) {
   batch->footer(
       "Example:\n  outrider batch --model TARGET --draft-model DRAFT --input in.jsonl --output out.jsonl");
   std::string batch_config_file;
+  add_log_options(*batch, log_flags);
   add_config_layer(*batch, batch_config_file);
 
   ChatSettings chat_settings;
@@ -152,6 +156,7 @@ int run(int argc, char** argv) {
       "Exit codes: 0 the user left, 1 a message from a pipe was not answered, 2 bad flag or file, 3 a rank "
       "failed.");
   std::string chat_config_file;
+  add_log_options(*chat, log_flags);
   add_config_layer(*chat, chat_config_file);
 
   DoctorOptions doctor_options;
@@ -171,6 +176,7 @@ int run(int argc, char** argv) {
   CLI::App* draft_worker = app.add_subcommand("draft-worker", "Join a running job and draft for it");
   add_draft_worker_options(*draft_worker, draft_worker_settings);
   std::string draft_worker_config_file;
+  add_log_options(*draft_worker, log_flags);
   add_config_layer(*draft_worker, draft_worker_config_file);
 
   TargetGroupSettings target_group_settings;
@@ -178,6 +184,7 @@ int run(int argc, char** argv) {
       app.add_subcommand("target-group", "Join a running job as one of its target groups");
   add_target_group_options(*target_group, target_group_settings);
   std::string target_group_config_file;
+  add_log_options(*target_group, log_flags);
   add_config_layer(*target_group, target_group_config_file);
 
   BenchOptions bench_options;
@@ -269,6 +276,15 @@ int run(int argc, char** argv) {
     std::fputs(completion_script(app, shell).c_str(), stdout);
     return kExitOk;
   }
+  const std::pair<const CLI::App*, const bool*> quiet_of[] = {
+      {generate, &options.cluster.quiet},
+      {serve, &serve_options.cluster.quiet},
+      {batch, &batch_options.serve.cluster.quiet},
+      {chat, &chat_settings.cluster.quiet},
+      {draft_worker, &draft_worker_settings.run.quiet},
+      {target_group, &target_group_settings.run.quiet}};
+  for (const auto& [command, quiet] : quiet_of)
+    if (*command) apply_log_flags(log_flags, *quiet);
   if (*doctor && MpiCluster::launched()) doctor_options.hosts = MpiCluster::hosts();
   if (*doctor && !MpiCluster::is_first()) return kExitOk;  // the first rank prints the findings of all
   if (MpiCluster::is_first()) std::fputs(explain_unread_variables(app, environ).c_str(), stderr);

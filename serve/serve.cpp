@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/event_log.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
@@ -29,12 +30,14 @@ void tell_address(const ServeOptions& options, const HttpServer& http) {
 }
 
 void tell_drain(const ServeOptions& options, const Engine& engine) {
-  if (!can_tell()) return;
   const EngineNumbers now = engine.numbers();
-  tell_error(
-      fmt::format("draining: takes no more requests; {} running and {} waiting may finish within {} s "
-                  "(--drain-timeout); a second signal ends at once",
-                  now.running, now.waiting, options.drain_timeout_s));
+  log_event(LogLevel::kInfo, "drain",
+            fmt::format("takes no more requests; {} running and {} waiting may finish within {} s "
+                        "(--drain-timeout); a second signal ends at once",
+                        now.running, now.waiting, options.drain_timeout_s),
+            {{"running", std::to_string(now.running)},
+             {"waiting", std::to_string(now.waiting)},
+             {"reason", fmt::format("signal {}", noted_signal())}});
 }
 
 // Opens the port before the models load: early clients get the answer that the models are loading.

@@ -52,7 +52,8 @@ std::vector<char*> child_environment() {
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text = *entry;
     const bool of_mpi = text.starts_with("OMPI_") || text.starts_with("PMIX_") || text.starts_with("PMI_");
-    const bool ours = text.starts_with("OUTRIDER_") && !text.starts_with("OUTRIDER_LOG=");
+    const bool ours = text.starts_with("OUTRIDER_") && !text.starts_with("OUTRIDER_LOG=") &&
+                      !text.starts_with("OUTRIDER_LOG_FORMAT=");
     if (!of_mpi && !ours) kept.push_back(*entry);
   }
   kept.push_back(nullptr);

@@ -1,9 +1,9 @@
 #include "start/listener.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 
+#include "base/printable.h"
 #include "cluster/host_address.h"
 
 namespace outrider {
@@ -68,14 +68,13 @@ std::string for_others(const std::string& endpoint) {
 }
 
 void tell_where_targets_join(const ClusterSettings& settings, const std::string& endpoint) {
-  std::fprintf(stderr, "outrider: target groups may join: outrider target-group --connect %s%s --model %s\n",
-               for_others(endpoint).c_str(), key_flags(settings.pool).c_str(), settings.models.model.c_str());
+  tell_error(fmt::format("target groups may join: outrider target-group --connect {}{} --model {}",
+                         for_others(endpoint), key_flags(settings.pool), settings.models.model));
 }
 
 void tell_where_to_join(const PoolSettings& pool, const std::string& endpoint) {
-  std::fprintf(stderr,
-               "outrider: draft workers may join: outrider draft-worker --connect %s%s --draft-model DIR\n",
-               for_others(endpoint).c_str(), key_flags(pool).c_str());
+  tell_error(fmt::format("draft workers may join: outrider draft-worker --connect {}{} --draft-model DIR",
+                         for_others(endpoint), key_flags(pool)));
 }
 
 template <class Inside>

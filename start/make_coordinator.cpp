@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "base/absence.h"
+#include "base/printable.h"
 #include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "start/load_models.h"
@@ -37,10 +36,9 @@ Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::s
     if (!quiet && Clock::now() >= next_word) {
       next_word = Clock::now() + kBetweenWords;
       const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begun);
-      std::fprintf(stderr, "outrider: waiting for %s%s since %lld s, at most %lld s (--startup-timeout)\n",
-                   coordinator.awaited(workers).c_str(),
-                   coordinator.protocol().is_one_process() ? " to load" : "",
-                   static_cast<long long>(waited.count()), static_cast<long long>(timeout.count()));
+      tell_error(fmt::format(
+          "waiting for {}{} since {} s, at most {} s (--startup-timeout)", coordinator.awaited(workers),
+          coordinator.protocol().is_one_process() ? " to load" : "", waited.count(), timeout.count()));
     }
     if (deadline.is_over()) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
   }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/event_log.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
@@ -73,7 +74,7 @@ class JoinedWorker {
         attempt = -1;
         continue;
       }
-      if (status.ok() && !asked_to_leave()) tell("the job has ended");
+      if (status.ok() && !asked_to_leave()) tell(LogLevel::kInfo, "leave", "the job has ended");
       if (status.ok() || is_final(status)) return status;
       if (joined) {
         alone_since = Clock::now();
@@ -81,8 +82,9 @@ class JoinedWorker {
       }
       if (joined || status.message() != told_) {  // an unknown host, a closed port
         told_ = status.message();
-        tell(fmt::format("{}; looking for it for {} s (--retry-for)", status.message(),
-                         settings_.retry_for_s));
+        const auto text =
+            fmt::format("{}; looking for it for {} s (--retry-for)", status.message(), settings_.retry_for_s);
+        joined ? tell(LogLevel::kWarning, "loss", text) : tell(text);
       }
       if (Clock::now() - alone_since >= std::chrono::seconds(settings_.retry_for_s))
         return status.in(fmt::format("--retry-for {}", settings_.retry_for_s));
@@ -113,8 +115,9 @@ class JoinedWorker {
     if (!welcome) return {};
     *joined = true;
     options.vocab_size = welcome->target.vocab_size;
-    tell(fmt::format("{} drafts for {} at {}", prepared_.draft_info.name, welcome->target.name,
-                     settings_.connect));
+    tell(LogLevel::kInfo, "join",
+         fmt::format("model '{}' drafts for target '{}' at {}", prepared_.draft_info.name,
+                     welcome->target.name, settings_.connect));
     std::optional<SliceSender> slices = endpoints_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
@@ -132,7 +135,8 @@ class JoinedWorker {
       pause = worker.rest();
     }
     if (!pause) return {};
-    tell(fmt::format("unloaded for {} s: its drafts have not paid for long",
+    tell(LogLevel::kInfo, "leave",
+         fmt::format("unloaded for {} s: its drafts have not paid for long",
                      static_cast<double>(pause->count()) / 1000));
     slices.reset();
     hidden_states.reset();
@@ -189,6 +193,11 @@ class JoinedWorker {
 
   void tell(const std::string& text) const {
     if (!settings_.run.quiet) tell_error(fmt::format("draft worker {}: {}", getpid(), text));
+  }
+  void tell(LogLevel level, std::string_view event, const std::string& text) const {
+    if (!settings_.run.quiet)
+      log_event(level, event, fmt::format("draft worker {}: {}", getpid(), text),
+                {{"host", settings_.connect}});
   }
 
   const DraftWorkerSettings& settings_;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/event_log.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
@@ -97,7 +98,7 @@ class GroupRank {
   Status judge(Status status) {
     ended_ = status.ok() || is_leaving();
     if (ended_) {
-      if (!is_leaving()) tell("the job has ended");
+      if (!is_leaving()) tell(LogLevel::kInfo, "leave", "the job has ended");
       return {};
     }
     const bool refused = may_find_place_later(status);
@@ -108,7 +109,8 @@ class GroupRank {
     }
     if (attempt_ == 0) told_ = status.message();
     if (attempt_ == 0)
-      tell(fmt::format("{}; joining again for {} s (--retry-for)", status.message(), settings_.retry_for_s));
+      tell(LogLevel::kWarning, "loss",
+           fmt::format("{}; joining again for {} s (--retry-for)", status.message(), settings_.retry_for_s));
     constexpr int kPatient = 3;
     if (refused) attempt_ = std::max(attempt_, kPatient);
     return wait(refused ? unavailable(status.message()) : status);
@@ -116,7 +118,8 @@ class GroupRank {
 
   void joined() {
     attempt_ = 0;
-    tell(fmt::format("serves {} at {}", prepared_.target_info.name, settings_.connect));
+    tell(LogLevel::kInfo, "join",
+         fmt::format("serves {} at {}", prepared_.target_info.name, settings_.connect));
   }
 
   // Waits before the next attempt. An error: there were too many.
@@ -133,6 +136,11 @@ class GroupRank {
 
   void tell(const std::string& text) const {
     if (!settings_.run.quiet) tell_error(fmt::format("target group {}: {}", getpid(), text));
+  }
+  void tell(LogLevel level, std::string_view event, const std::string& text) const {
+    if (!settings_.run.quiet)
+      log_event(level, event, fmt::format("target group {}: {}", getpid(), text),
+                {{"host", settings_.connect}});
   }
 
   const TargetGroupSettings& settings_;

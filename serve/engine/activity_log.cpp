@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <utility>
 
 #include "base/printable.h"
@@ -32,10 +31,8 @@ void ActivityLog::look(const Engine& engine) {
   const bool moved = now.totals.rounds.rounds != before_.totals.rounds.rounds ||
                      now.totals.submitted != before_.totals.submitted;
   if ((moved || now.running > 0) && can_tell())
-    std::fprintf(
-        stderr, "outrider: %s\n",
-        activity_line(before_, now, std::chrono::duration<double>(at - std::exchange(last_, at)).count())
-            .c_str());
+    tell_error(
+        activity_line(before_, now, std::chrono::duration<double>(at - std::exchange(last_, at)).count()));
   last_ = at;
   before_ = std::move(now);
 }

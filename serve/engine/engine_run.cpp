@@ -79,10 +79,8 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
   const int waits_for =
       cluster.pool.listen.empty() ? workers : cluster.pool.wait_for_draft_workers.value_or(workers);
   if (mpi && !cluster.quiet)
-    std::fprintf(
-        stderr,
-        "outrider: SIGTERM to process %d (rank 0) drains and ends the job; mpirun kills its ranks instead\n",
-        static_cast<int>(getpid()));
+    tell_error(fmt::format(
+        "SIGTERM to process {} (rank 0) drains and ends the job; mpirun kills its ranks instead", getpid()));
   if (cluster.targets_join())
     run.engine.wait_for("waits for a target group, or draft workers, to join (--listen-targets)");
   const Status ready = wait_until_ready(

@@ -396,6 +396,22 @@ void add_grammar_library_option(CLI::App& app, std::vector<std::string>& librari
       ->group(group);
 }
 
+void add_log_options(CLI::App& app, LogFlags& flags) {
+  app.add_option(
+         "--log-level", flags.level,
+         "The least level of the log on standard error. Joins, leaves and drains are info; losses, "
+         "refusals, failovers and degraded service are warnings. Default: OUTRIDER_LOG, else info, or "
+         "warning with --quiet")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"}))
+      ->group("Reports");
+  app.add_option("--log-format", flags.format,
+                 "text, or json: a line of JSON for each line of the log, and for messages such as the "
+                 "address of a server")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->group("Reports")
+      ->capture_default_str();
+}
+
 void add_report_options(CLI::App& app, RunFiles& files, bool& quiet) {
   app.add_option("--report", files.report, "Write every metric of the run here, as JSON")->group("Reports");
   app.add_option("--trace", files.trace, "Write a Chrome trace here (open it in Perfetto)")->group("Reports");

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/log_level.h"
 #include "base/status.h"
 #include "requests/asked_form.h"
 #include "requests/request_params.h"
@@ -39,6 +40,7 @@ void add_sampling_options(CLI::App& app, RequestParams& request, std::string& ge
 void add_speculation_options(CLI::App& app, SpeculationSettings& settings, std::string& rule);
 void add_form_options(CLI::App& app, FormFlags& form);
 void add_grammar_library_option(CLI::App& app, std::vector<std::string>& libraries, const char* group);
+void add_log_options(CLI::App& app, LogFlags& flags);
 void add_report_options(CLI::App& app, RunFiles& files, bool& quiet);
 void add_generate_options(CLI::App& app, RunOptions& options);  // the last three, and requests
 

@@ -132,7 +132,7 @@ TEST_F(LyingJob, IsLeftInTimeWhateverItsWelcomeNames) {
   SliceEndpoints endpoints;
   for (int i = 0; i < 8; ++i) endpoints.of_rank.push_back({.endpoint = "tcp://127.0.0.1:1", .gpu = ""});
   tell(Welcome{.accepted = true, .target = target_, .slices = endpoints});
-  ASSERT_TRUE(child.says("drafts for \\x1b[2J\uFFFD at")) << child.err();
+  ASSERT_TRUE(child.says("drafts for target '\\x1b[2J\uFFFD' at")) << child.err();
   expect_to_leave_when_asked(child);
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <map>
+#include <sstream>
 #include <thread>
 
 #include "hostile_peer.h"
@@ -96,6 +98,40 @@ TEST_F(Pool, AllDieAndDecodingGoesOnUntilOneComes) {
   EXPECT_EQ(metrics()["cluster"]["workers_lost"], 2);
   EXPECT_EQ(metrics()["cluster"]["workers_joined"], 3);
   print_drafters(metrics());
+}
+
+// Each line of standard error is JSON, and an event has its level, date, host and reason.
+TEST_F(Pool, EventsNameTheMemberItsHostAndTheReason) {
+  prompts_ = dir_.write("few.jsonl", prompts(8));
+  start_long_job({"--wait-for-draft-workers", "2", "-g", "3", "--log-format", "json", "--log-level", "info"},
+                 60);
+  BackgroundProcess polite = worker("polite", {"--drafter", "ngram"}), killed = worker("killed");
+  ASSERT_TRUE(polite.says("drafts for") && killed.says("drafts for")) << killed.err();
+  ASSERT_TRUE(job_->says("now there are 2 draft workers")) << job_->err();
+  polite.signal(SIGTERM);
+  EXPECT_EQ(polite.wait(), 0) << polite.err();
+  killed.signal(SIGKILL);
+  EXPECT_TRUE(job_->says("\"degraded\"")) << job_->err();
+  EXPECT_EQ(job_->wait(), 0) << job_->err();
+  std::map<std::string, std::vector<nlohmann::json>> events;
+  std::istringstream lines(job_->err());
+  for (std::string line; std::getline(lines, line);) {
+    const auto parsed = nlohmann::json::parse(line, nullptr, false);
+    ASSERT_TRUE(parsed.is_object()) << line;
+    EXPECT_TRUE(parsed["time"].get<std::string>().ends_with("Z")) << line;
+    if (parsed.contains("event")) events[parsed["event"]].push_back(parsed);
+  }
+  ASSERT_EQ(events["leave"].size(), 1u) << job_->err();
+  ASSERT_EQ(events["loss"].size(), 1u) << job_->err();
+  ASSERT_EQ(events["degraded"].size(), 1u) << job_->err();
+  EXPECT_EQ(events["join"].size(), 3u) << "the target and two workers";
+  EXPECT_EQ(events["loss"][0]["level"], "warning");
+  EXPECT_EQ(events["leave"][0]["level"], "info");
+  for (const char* event : {"leave", "loss"}) {
+    EXPECT_EQ(events[event][0]["host"], "127.0.0.1");
+    EXPECT_EQ(events[event][0]["member"], "draft worker");
+    EXPECT_FALSE(events[event][0]["reason"].get<std::string>().empty());
+  }
 }
 
 // Workers exit when their job was interrupted on purpose, instead of waiting for it to return. A worker under
@@ -239,6 +275,8 @@ TEST_F(Pool, RefusalsSayWhatDiffers) {
   EXPECT_EQ(foreign.wait(), 2);
   for (const std::string& said : {foreign.err(), job_->err()})
     EXPECT_NE(said.find("vocabulary of draft model 'foreign'"), std::string::npos) << said;
+  EXPECT_NE(job_->err().find("refusal: a worker at 127.0.0.1 is refused: "), std::string::npos)
+      << job_->err();
   BackgroundProcess lonely = [&] {
     Arguments arguments{outrider_path(), "draft-worker", "--connect",   "tcp://127.0.0.1:9",
                         "--drafter",     "ngram",        "--retry-for", "0"};

@@ -498,7 +498,7 @@ TEST(ServeFaults, ASecondSigtermDoesNotWait) {
 }
 
 TEST(ServeFaults, TextsThatDoNotEndInTimeBreakOffWithAnError) {
-  ServedProgram server({"--max-num-seqs", "1", "--drain-timeout", "0", "--quiet"});
+  ServedProgram server({"--max-num-seqs", "1", "--drain-timeout", "0", "--log-format", "json"});
   HttpClient client = server.client();
   client.send(post_text("/v1/completions", endless(16).dump()));
   ASSERT_EQ(client.head().status, 200);
@@ -510,6 +510,8 @@ TEST(ServeFaults, TextsThatDoNotEndInTimeBreakOffWithAnError) {
   ASSERT_TRUE(events.chunks.back().contains("error")) << events.chunks.back();
   EXPECT_EQ(events.chunks.back()["error"]["type"], "unavailable_error");
   EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+  for (const char* part : {"\"level\":\"info\"", "\"event\":\"drain\"", "\"running\":\"1\""})
+    EXPECT_NE(server.process().err().find(part), std::string::npos) << server.process().err();
 }
 
 TEST(ServeFaults, WhoWaitsForAWholeReplyIsToldThatTheServerStops) {

@@ -41,7 +41,7 @@ std::vector<std::string> command(std::vector<std::string> flags, uint16_t port) 
 
 ServedProgram::ServedProgram(std::vector<std::string> flags, Wait wait)
     : port_(free_port()), process_(directory_, "serve", command(std::move(flags), port_)) {
-  if (wait == Wait::kForReady && !process_.says("outrider: serving"))
+  if (wait == Wait::kForReady && !process_.says("serving "))
     throw std::runtime_error("the server did not start: " + process_.err());
 }
 
