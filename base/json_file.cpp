@@ -1,5 +1,6 @@
 #include "base/json_file.h"
 #include "base/json_text.h"
+#include "base/model_download.h"
 
 #include <cmath>
 #include <fstream>
@@ -139,7 +140,7 @@ Result<ordered_json> parse_ordered_json(std::string_view text, const std::string
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) return not_found(path.string() + ": no such file");
+  if (!std::filesystem::exists(status)) return missing_file(path);
   if (!std::filesystem::is_regular_file(status))
     return invalid_argument(path.string() + ": not a regular file");
   const uintmax_t size = std::filesystem::file_size(path, error);
@@ -158,6 +159,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t max
 
 Result<json> read_json_file(const std::filesystem::path& path, JsonLimits limits) {
   ASSIGN_OR_RETURN(const std::string text, read_text_file(path, limits.max_bytes));
+  if (text.empty()) return empty_file(path);
   return parse_json(text, path.string(), limits);
 }
 

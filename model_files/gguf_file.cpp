@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/json_file.h"
+#include "base/model_download.h"
 #include "base/printable.h"
 #include "model_files/gguf_codes.h"
 
@@ -86,7 +87,14 @@ class GgufReader {
 
  private:
   Status wrong(const std::string& what) const { return malformed(name_ + ": " + what); }
-  Status cut_short() const { return wrong(fmt::format("is cut short after {} bytes", file_.size())); }
+  // The file does not hold together.
+  Status damaged(const std::string& what) const {
+    return wrong(fmt::format("{}; the file is damaged: {}", what, download_again(name_)));
+  }
+  Status cut_short() const {
+    return wrong(fmt::format("is cut short: the file ends at byte {}, inside its header; {}", file_.size(),
+                             download_again(name_)));
+  }
   uint64_t left() const { return file_.size() - at_; }
 
   template <class T>
@@ -112,7 +120,7 @@ class GgufReader {
 
 Result<std::string_view> GgufReader::text(uint64_t longest) {
   ASSIGN_OR_RETURN(const uint64_t length, number<uint64_t>());
-  if (length > longest && longest > 0) return wrong(fmt::format("has a name of {} bytes", length));
+  if (length > longest && longest > 0) return damaged(fmt::format("has a name of {} bytes", length));
   if (length > left()) return cut_short();
   const std::string_view out(reinterpret_cast<const char*>(file_.data()) + at_, length);
   at_ += length;
@@ -156,7 +164,7 @@ Result<GgufValue> GgufReader::value(uint32_t type) {
     case kF64:
       return widened<double, double>(number<double>());
     default:
-      return wrong(fmt::format("has a value of type {}, which does not exist", type));
+      return damaged(fmt::format("has a value of type {}, which does not exist", type));
   }
 }
 
@@ -200,12 +208,12 @@ Result<TensorInfo> GgufReader::tensor_info() {
   const std::string what = "tensor " + printable(name);
   ASSIGN_OR_RETURN(const uint32_t dimensions, number<uint32_t>());
   if (dimensions == 0 || dimensions > kMaxDimensions)
-    return wrong(fmt::format("{} has {} dimensions", what, dimensions));
+    return damaged(fmt::format("{} has {} dimensions", what, dimensions));
   uint64_t elements = 1;
   for (uint32_t i = 0; i < dimensions; ++i) {
     ASSIGN_OR_RETURN(const uint64_t extent, number<uint64_t>());
     if (extent == 0 || extent > kLargestExtent || elements > kLargestExtent / extent)
-      return wrong(fmt::format("{} has an absurd size", what));
+      return damaged(fmt::format("{} has an absurd size", what));
     elements *= extent;
     tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(extent));
   }
@@ -223,7 +231,10 @@ Result<TensorInfo> GgufReader::tensor_info() {
   ASSIGN_OR_RETURN(const uint64_t offset, number<uint64_t>());
   const uint64_t bytes =
       elements / static_cast<uint64_t>(block.elements) * static_cast<uint64_t>(block.bytes);
-  if (bytes > file_.size()) return wrong(fmt::format("{} has {} bytes, more than the file", what, bytes));
+  if (bytes > file_.size())
+    return wrong(fmt::format(
+        "{} has {} bytes, but the file ends at byte {}: it is cut short, or its download goes on; {}", what,
+        bytes, file_.size(), download_again(name_)));
   tensor.data = file_.first(bytes);  // until it is placed
   offsets_.push_back(offset);
   return tensor;
@@ -244,20 +255,21 @@ Status GgufReader::place_tensors(GgufContent& to) {
     TensorInfo& tensor = to.tensors[i];
     const uint64_t bytes = tensor.data.size();
     if (offsets_[i] % alignment != 0)
-      return wrong(fmt::format("tensor {} is not aligned to {} bytes", printable(tensor.name), alignment));
+      return damaged(fmt::format("tensor {} is not aligned to {} bytes", printable(tensor.name), alignment));
     if (start > file_.size() || offsets_[i] > file_.size() - start ||
         bytes > file_.size() - start - offsets_[i])
       return wrong(
-          fmt::format("tensor {} lies beyond the end: the file is cut short or still being downloaded",
-                      printable(tensor.name)));
+          fmt::format("tensor {} lies beyond the end of the file at byte {}: it is cut short, or its "
+                      "download goes on; {}",
+                      printable(tensor.name), file_.size(), download_again(name_)));
     tensor.data = file_.subspan(start + offsets_[i], bytes);
     order.emplace_back(offsets_[i], i);
   }
   std::sort(order.begin(), order.end());
   for (size_t i = 1; i < order.size(); ++i)
     if (order[i - 1].first + to.tensors[order[i - 1].second].data.size() > order[i].first)
-      return wrong(fmt::format("tensors {} and {} overlap", printable(to.tensors[order[i - 1].second].name),
-                               printable(to.tensors[order[i].second].name)));
+      return damaged(fmt::format("tensors {} and {} overlap", printable(to.tensors[order[i - 1].second].name),
+                                 printable(to.tensors[order[i].second].name)));
   std::vector<std::string_view> names;
   for (const TensorInfo& tensor : to.tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
@@ -270,7 +282,10 @@ Result<GgufContent> GgufReader::read() {
                                std::min<size_t>(file_.size(), 4));
   if (is_git_lfs_pointer({reinterpret_cast<const char*>(file_.data()), std::min<size_t>(file_.size(), 200)}))
     return git_lfs_pointer_error(name_);
-  if (start != "GGUF") return wrong("is no GGUF file: it does not start with GGUF");
+  if (file_.empty()) return empty_file(name_);
+  if (start != "GGUF")
+    return wrong("is no GGUF file: it does not start with GGUF; name another file, or " +
+                 download_again(name_));
   at_ = 4;
   ASSIGN_OR_RETURN(const uint32_t version, number<uint32_t>());
   if (version != 2 && version != 3)
@@ -279,7 +294,7 @@ Result<GgufContent> GgufReader::read() {
   ASSIGN_OR_RETURN(const uint64_t tensors, number<uint64_t>());
   ASSIGN_OR_RETURN(const uint64_t keys, number<uint64_t>());
   if (tensors > kMaxTensors || keys > kMostKeys)
-    return wrong(fmt::format("says that it has {} tensors and {} keys", tensors, keys));
+    return damaged(fmt::format("its header counts {} tensors and {} keys", tensors, keys));
   GgufContent content;
   RETURN_IF_ERROR(read_values(keys, content));
   for (uint64_t i = 0; i < tensors; ++i) {

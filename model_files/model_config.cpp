@@ -272,7 +272,8 @@ Result<ConfigJson> read_config_json(const std::filesystem::path& directory) {
     return not_found(directory.string() +
                      ": no such directory; give the directory of a Hugging Face model, or a .gguf file");
   Result<json> root = read_json_file(directory / "config.json", kConfigLimits);
-  if (!root.ok() && root.status().code() == StatusCode::kNotFound)
+  if (!root.ok() && root.status().code() == StatusCode::kNotFound &&
+      !std::filesystem::is_symlink(directory / "config.json", error))
     return not_found((directory / "config.json").string() +
                      ": no such file; give the directory of a Hugging Face model, or a .gguf file");
   if (!root.ok()) return root.status();

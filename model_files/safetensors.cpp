@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/json_file.h"
+#include "base/model_download.h"
 #include "base/threads.h"
 #include "model_files/gguf_model.h"
 #include "model_files/gguf_parts.h"
@@ -68,7 +69,10 @@ Status no_weights(const std::filesystem::path& directory) {
     if (std::filesystem::exists(directory / other, error))
       return unsupported((directory / other).string() +
                          ": pickled weights are not read; save the model again with safe_serialization=True");
-  return not_found(directory.string() + ": has neither model.safetensors nor model.safetensors.index.json");
+  const std::string name = hub_name(directory);
+  return not_found(fmt::format(
+      "{}: has neither model.safetensors nor model.safetensors.index.json; download the weights{}",
+      directory.string(), name.empty() ? "" : fmt::format(" with `hf download {}`", name)));
 }
 
 }  // namespace
@@ -76,9 +80,10 @@ Status no_weights(const std::filesystem::path& directory) {
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const FileDescriptor fd(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO must not block us
+  if (fd.get() < 0 && errno == ENOENT) return missing_file(path);
   if (fd.get() < 0) {
     const std::string why = path.string() + ": " + std::strerror(errno);
-    return errno == ENOENT ? not_found(why) : invalid_argument(why);
+    return invalid_argument(why);
   }
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
@@ -213,7 +218,6 @@ Result<TensorFiles> TensorFiles::open_sharded(const std::filesystem::path& direc
 }
 
 Result<TensorFiles> TensorFiles::open(const std::filesystem::path& model_directory) {
-  std::error_code error;
   TensorFiles out;
   if (is_gguf_path(model_directory)) {
     ASSIGN_OR_RETURN(GgufParts parts, open_gguf(model_directory));
@@ -225,12 +229,12 @@ Result<TensorFiles> TensorFiles::open(const std::filesystem::path& model_directo
           std::move(file), out.files_.empty() ? std::move(tensors) : std::vector<TensorInfo>()));
     for (const TensorInfo& tensor : out.files_.front().tensors())
       out.by_name_.emplace(tensor.name, Place{&tensor, 0});
-  } else if (std::filesystem::exists(model_directory / "model.safetensors", error)) {
+  } else if (is_entry(model_directory / "model.safetensors")) {
     ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(model_directory / "model.safetensors"));
     out.files_.push_back(std::move(file));
     for (const TensorInfo& tensor : out.files_.front().tensors())
       out.by_name_.emplace(tensor.name, Place{&tensor, 0});
-  } else if (std::filesystem::exists(model_directory / "model.safetensors.index.json", error)) {
+  } else if (is_entry(model_directory / "model.safetensors.index.json")) {
     ASSIGN_OR_RETURN(out, open_sharded(model_directory));
   } else {
     return no_weights(model_directory);
@@ -253,8 +257,11 @@ Result<const TensorInfo*> TensorFiles::require(std::string_view name, const std:
                                                std::initializer_list<Dtype> dtypes) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end())
-    return not_found(fmt::format("{}: has no tensor {}; config.json may belong to another model",
-                                 directory_.string(), name));
+    return not_found(is_gguf_path(directory_)
+                         ? fmt::format("{}: has no tensor {}; the file is damaged or incomplete: {}",
+                                       directory_.string(), name, download_again(directory_))
+                         : fmt::format("{}: has no tensor {}; config.json may belong to another model",
+                                       directory_.string(), name));
   const TensorInfo& tensor = *found->second.tensor;
   const std::string where = files_[found->second.file].path().string();
   if (std::find(dtypes.begin(), dtypes.end(), tensor.dtype) == dtypes.end()) {

@@ -165,7 +165,9 @@ Status check_tiling(const std::vector<Entry>& entries, uint64_t data_bytes) {
     covered = entry.end;
   }
   if (covered != data_bytes)
-    return malformed(fmt::format("{} bytes of data belong to no tensor", data_bytes - covered));
+    return malformed(
+        fmt::format("{} bytes of data belong to no tensor; the file is damaged: download it again",
+                    data_bytes - covered));
   return {};
 }
 
@@ -173,17 +175,24 @@ Status check_tiling(const std::vector<Entry>& entries, uint64_t data_bytes) {
 Result<std::string_view> header_text(std::span<const std::byte> file) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (file.size() < 8)
-    return malformed(fmt::format("{} bytes are too few for a safetensors file", file.size()));
+    return malformed(
+        file.empty()
+            ? std::string("the file is empty; download it again")
+            : fmt::format("cut short: the file ends at byte {}, inside its header; download it again",
+                          file.size()));
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | std::to_integer<uint64_t>(file[static_cast<size_t>(i)]);
   if (length < 8 || length > kMaxHeaderBytes)
-    return malformed(fmt::format("header length {} is not between 8 and {}; is this a safetensors file?",
-                                 length, kMaxHeaderBytes));
+    return malformed(fmt::format(
+        "header length {} is not between 8 and {}; this is no safetensors file, or a damaged one: "
+        "download it again",
+        length, kMaxHeaderBytes));
   if (length > file.size() - 8)
     return malformed(fmt::format("cut short: the header has {} bytes, the file {}; download it again", length,
                                  file.size()));
   const std::string_view header = text.substr(8, length);
-  if (header.front() != '{') return malformed("the header does not start with {");
+  if (header.front() != '{')
+    return malformed("the header does not start with {; the file is damaged: download it again");
   return header;
 }
 

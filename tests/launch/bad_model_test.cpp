@@ -79,6 +79,27 @@ TEST_P(BadModel, WeightsCutShort) {
   expect_refused(m, {GetParam(), "model.safetensors", "download it again"});
 }
 
+// As an interrupted download, or a cache that was cleaned, leaves them.
+TEST_P(BadModel, EmptyFilesAndLinksWithoutAFile) {
+  const fs::path m = model();
+  const fs::path cached = dir_ / "models--o--name" / "snapshots" / "1";
+  fs::create_directories(cached);
+  fs::copy(m, cached, fs::copy_options::recursive);
+  for (const char* name : {"model.safetensors", "tokenizer.json", "config.json"}) {
+    const std::string good = read_file(cached / name);
+    write_file(cached / name, "");
+    expect_refused(cached, {GetParam(), name, "is empty; download it again"});
+    fs::remove(cached / name);
+    fs::create_symlink("../../blobs/4d7a", cached / name);
+    expect_refused(cached, {GetParam(), name, "is a link to ../../blobs/4d7a, which does not exist",
+                            "`hf download --force-download o/name`"});
+    fs::remove(cached / name);
+    write_file(cached / name, good);
+  }
+  fs::remove(cached / "model.safetensors");
+  expect_refused(cached, {"model.safetensors", "`hf download o/name`"});
+}
+
 TEST_P(BadModel, WeightsWithADamagedHeader) {
   const fs::path m = model();
   std::string bytes = read_file(m / "model.safetensors");

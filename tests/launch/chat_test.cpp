@@ -123,7 +123,7 @@ TEST_F(Chat, SetAloneShowsTheParameters) {
 TEST_F(Chat, AFileThatIsMissingIsNamedOnce) {
   const Outcome run = outrider_program({"chat", "/missing/model.gguf"});
   EXPECT_EQ(run.code, 2);
-  EXPECT_NE(run.err.find("--model: /missing/model.gguf: No such file"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("--model: /missing/model.gguf: no such file"), std::string::npos) << run.err;
 }
 
 TEST_F(Chat, AModelWithoutATemplateIsRefused) {

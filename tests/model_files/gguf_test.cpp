@@ -1,4 +1,5 @@
 // GGUF: errors for invalid files, the mapping of keys, and the model in a file (goldens: formats_test.cpp).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -53,6 +54,21 @@ TEST(GgufFile, EveryPrefixIsAnError) {
     EXPECT_NE(error_of_gguf(file.substr(0, size)), "") << size;
 }
 
+// An error of an incomplete or damaged file says so and names the remedy.
+TEST(GgufFile, DamageNamesItsPlaceAndTheRemedy) {
+  const std::string file = small().number("n", 7).file();
+  for (const size_t size : {4u, 10u, 40u}) {
+    const std::string message = error_of(file.substr(0, size));
+    EXPECT_NE(message.find(fmt::format("ends at byte {}, inside its header; download it again", size)),
+              std::string::npos)
+        << message;
+  }
+  expect_error_of(file.substr(0, file.size() - 1),
+                  "is cut short, or its download goes on; download it again");
+  expect_error_of(small().with_counts(uint64_t{1} << 60, 1), "the file is damaged: download it again");
+  expect_error_of(small().with_counts(900'000, 1), "the file is damaged: download it again");
+}
+
 // Whatever the bytes, reading ends, and what it hands out lies in the file.
 TEST(GgufFile, AnyBytesAreReadOrRefused) {
   const std::string good = small().number("n", 7).file();
@@ -73,7 +89,7 @@ TEST(GgufFile, AnyBytesAreReadOrRefused) {
 
 TEST(GgufFile, WrongFilesSaySo) {
   expect_error_of("PK\3\4 is another format", "does not start with GGUF");
-  expect_error_of("", "does not start with GGUF");
+  expect_error_of("", "the file is empty; download it again");
   expect_error_of(small().file(1), "version 1");
   expect_error_of(small().file(0x03000000), "little endian");
   expect_error_of("version https://git-lfs.github.com/spec/v1\noid", "git lfs pull");

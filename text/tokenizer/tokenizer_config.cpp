@@ -1,5 +1,6 @@
 #include "text/tokenizer/tokenizer_config.h"
 #include "base/json_file.h"
+#include "base/model_download.h"
 #include "base/parse_number.h"
 
 #include <nlohmann/json.hpp>
@@ -42,7 +43,7 @@ Status read_added_tokens_decoder(const JsonView& json, TokenizerConfig& config) 
 }
 
 Status read_config(const fs::path& path, TokenizerConfig& config) {
-  if (!fs::exists(path)) return {};
+  if (!is_entry(path)) return {};
   ASSIGN_OR_RETURN(const nlohmann::json root, read_json_file(path, {.max_bytes = kMaxConfigBytes}));
   const JsonView json(root, path.string());
   RETURN_IF_ERROR(json.require_object());
@@ -58,7 +59,7 @@ Status read_config(const fs::path& path, TokenizerConfig& config) {
 
 // The older file: {"<|im_end|>": 151645}, without flags.
 Status read_added_tokens(const fs::path& path, TokenizerConfig& config) {
-  if (!fs::exists(path) || !config.added_tokens.empty()) return {};
+  if (!is_entry(path) || !config.added_tokens.empty()) return {};
   ASSIGN_OR_RETURN(const nlohmann::json root, read_json_file(path, {.max_bytes = kMaxConfigBytes}));
   const JsonView json(root, path.string());
   RETURN_IF_ERROR(json.require_object());
@@ -91,7 +92,7 @@ bool TokenizerConfig::is_special(const std::string& token) const {
 Result<TokenizerConfig> read_tokenizer_config(const fs::path& model_directory) {
   TokenizerConfig config;
   const fs::path map_path = model_directory / "special_tokens_map.json";
-  if (fs::exists(map_path)) {
+  if (is_entry(map_path)) {
     ASSIGN_OR_RETURN(const nlohmann::json root, read_json_file(map_path, {.max_bytes = kMaxConfigBytes}));
     RETURN_IF_ERROR(read_special_tokens(JsonView(root, map_path.string()), config));
   }
