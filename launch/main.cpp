@@ -112,6 +112,7 @@ int run(int argc, char** argv) {
   CLI::App app("Distributed speculative decoding: the target model's own text, sooner.", "outrider");
   HelpLength help_length;
   std::vector<std::string> words = without_help_forms(argc, argv, help_length);
+  name_hub_flags(words);
   app.formatter(help_formatter(help_width(), help_length));
   app.set_version_flag("--version", version_text, "Version, commit and what is built in");
   app.require_subcommand(1);
@@ -165,8 +166,9 @@ int run(int argc, char** argv) {
   doctor->add_option("--ranks", doctor_options.ranks, "Number of ranks to lay out (as mpirun -n)");
   doctor->add_option("--layout", doctor_options.layout,
                      "Roles by rank, e.g. coordinator=1,draft=1,target=2; target=2x4 is two groups of four");
-  doctor->add_option("-m,--model", doctor_options.model,
-                     "Family, formats and memory of this model, by part and rank, without loading it");
+  finds_model(
+      doctor->add_option("-m,--model", doctor_options.model,
+                         "Family, formats and memory of this model, by part and rank, without loading it"));
   doctor->footer(
       "Examples:\n"
       "  outrider doctor\n"

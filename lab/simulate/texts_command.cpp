@@ -10,6 +10,7 @@
 
 #include "base/version.h"
 #include "lab/simulate/pages.h"
+#include "start/flags/options.h"
 
 namespace outrider {
 namespace {
@@ -82,7 +83,8 @@ void add_texts_options(CLI::App& app, TextsOptions& o) {
          "Texts as JSON lines: {\"prompt\": \"...\", \"output\": \"...\"}; also HumanEval and GSM8K as they "
          "are")
       ->required();
-  app.add_option("--model", o.model, "Directory with the tokenizer of the model that writes such texts")
+  finds_model(
+      app.add_option("--model", o.model, "Directory with the tokenizer of the model that writes such texts"))
       ->required();
   app.add_option("--drafters", o.drafters,
                  "suffix looks into the outputs in front of a text, too; suffix-own into the text alone")

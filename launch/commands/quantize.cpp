@@ -17,6 +17,7 @@
 #include "model_files/gguf_file.h"
 #include "model_files/unused_tensors.h"
 #include "requests/output.h"
+#include "start/flags/options.h"
 
 namespace outrider {
 namespace {
@@ -82,7 +83,9 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
   app.footer(
       "Example:\n  outrider quantize --model MODEL --weight-format int8 --output MODEL-int8\n"
       "The new directory gives the same text as MODEL with the same --weight-format.");
-  app.add_option("-m,--model", o.model, "Directory of the model")->required();
+  finds_model(app.add_option("-m,--model", o.model,
+                             "Directory of the model, or the hub's name of one in its cache, org/name"))
+      ->required();
   app.add_option("--weight-format", o.weight_format,
                  "int8; int4 (embedding and head int8); or fp8, for CUDA devices")
       ->capture_default_str();

@@ -222,6 +222,21 @@ bool add_model_of_environment(const CLI::App& command, std::vector<std::string>&
   return true;
 }
 
+void name_hub_flags(std::vector<std::string>& words) {
+  constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
+      {"-hf", "--model"},        {"-hfr", "--model"},        {"--hf-repo", "--model"},
+      {"-hfd", "--draft-model"}, {"-hfrd", "--draft-model"}, {"--hf-repo-draft", "--draft-model"}};
+  for (std::string& word : words) {
+    if (word == "--") return;
+    const size_t end = std::min(word.find('='), word.size());
+    for (const auto& [theirs, ours] : kFlags)
+      if (std::string_view(word).substr(0, end) == theirs) {
+        word.replace(0, end, ours);
+        break;
+      }
+  }
+}
+
 std::string explain_unread_variables(const CLI::App& app, const char* const* environment) {
   const std::vector<std::string> known = variable_names(app);
   std::string text;

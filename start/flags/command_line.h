@@ -33,6 +33,10 @@ std::string nearest_flag(const CLI::App& command, const std::string& name);
 // that exists. Then --model is added to the words, to be parsed again. False: the words mean what was parsed.
 bool add_model_of_environment(const CLI::App& command, std::vector<std::string>& words);
 
+// llama.cpp's flags for models of the hub, -hf and -hfd, and their long forms, become --model and
+// --draft-model.
+void name_hub_flags(std::vector<std::string>& words);
+
 // For people: a line for each OUTRIDER_ variable that no option of any command reads.
 std::string explain_unread_variables(const CLI::App& app, const char* const* environment);
 

@@ -1,7 +1,6 @@
 #include "start/flags/model_path.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -10,6 +9,7 @@
 #include <fstream>
 #include <vector>
 
+#include "base/model_download.h"
 #include "base/printable.h"
 
 namespace outrider {
@@ -39,9 +39,12 @@ bool is_name_part(std::string_view part) {
          std::all_of(part.begin(), part.end(), may_stand);
 }
 
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
+// Without the address of the hub in front: hf.co/org/name is org/name.
+std::string_view without_hub(std::string_view text) {
+  if (text.starts_with("https://")) text.remove_prefix(8);
+  for (const std::string_view hub : {"hf.co/", "huggingface.co/"})
+    if (text.starts_with(hub)) return text.substr(hub.size());
+  return text;
 }
 
 // Whether a file is a later part of a split GGUF file, as "model-00002-of-00003.gguf"; the first names them
@@ -83,58 +86,67 @@ bool is_quantised(const std::string& file, std::string_view quantisation) {
   }
 }
 
+// The names of files in the snapshot, with a comma between them.
+std::string names_in(const fs::path& snapshot, const std::vector<std::string>& files) {
+  std::string names;
+  for (const std::string& file : files)
+    names += (names.empty() ? "" : ", ") + fs::path(file).lexically_relative(snapshot).string();
+  return names;
+}
+
 // The GGUF file of a snapshot. `quantisation`: empty: the only one.
-Result<std::string> choose_gguf(const std::string& text, const std::vector<std::string>& files,
-                                std::string_view quantisation) {
+Result<std::string> choose_gguf(const std::string& text, const fs::path& snapshot,
+                                const std::vector<std::string>& files, std::string_view quantisation) {
   std::vector<std::string> fitting;
   for (const std::string& file : files)
     if (quantisation.empty() || is_quantised(file, quantisation)) fitting.push_back(file);
   if (fitting.size() == 1) return fitting.front();
   if (fitting.empty())
-    return not_found(fmt::format("{}: the snapshot has no GGUF file of that quantisation; it has {}",
-                                 printable(text), fmt::join(files, ", ")));
-  return invalid_argument(fmt::format("{} has several GGUF files; name one{}: {}", printable(text),
-                                      quantisation.empty() ? ", or its quantisation as in :Q4_K_M" : "",
-                                      fmt::join(fitting, ", ")));
+    return not_found(fmt::format("{}: there is no GGUF file of that quantisation in {}, which has {}",
+                                 printable(text), snapshot.string(), names_in(snapshot, files)));
+  return invalid_argument(fmt::format(
+      "{}: {} has several GGUF files; name {}: {}", printable(text), snapshot.string(),
+      quantisation.empty() ? "a quantisation as in :Q4_K_M, or the path of one" : "the path of one",
+      names_in(snapshot, fitting)));
 }
 
 }  // namespace
 
-Result<std::string> find_model(const std::string& text) {
+Result<std::string> find_model(const std::string& written) {
+  if (is_entry(written)) return written;
+  const std::string text(without_hub(written));
   const size_t slash = text.find('/');
-  if (slash == std::string::npos || is_there(text)) return text;
+  if (slash == std::string::npos || text.ends_with(".gguf")) return written;
+  if (text.ends_with(':') && is_name_part(text.substr(0, slash)))
+    return invalid_argument(fmt::format(
+        "{}: no quantisation stands behind the colon; leave the colon out, or write one, as in {}Q4_K_M",
+        printable(written), printable(text)));
   const size_t colon = text.find(':', slash);
   const std::string organisation = text.substr(0, slash), repository = text.substr(0, colon),
                     name = repository.substr(slash + 1),
                     quantisation = colon == std::string::npos ? "" : text.substr(colon + 1);
   if (!is_name_part(organisation) || !is_name_part(name) ||
       (colon != std::string::npos && !is_name_part(quantisation)))
-    return text;
+    return written;
   const fs::path cached = hub_cache() / fmt::format("{}{}{}{}", kPrefix, organisation, kSeparator, name);
   std::string revision;
   std::ifstream(cached / "refs" / "main") >> revision;
   const fs::path snapshot = cached / "snapshots" / revision;
-  if (revision.empty() || !is_there(snapshot))
+  if (revision.empty() || !is_entry(snapshot))
     return not_found(
         fmt::format("{}: there is no such path, and {} has no snapshot of that name; download it "
                     "with `hf download {}`",
                     printable(text), hub_cache().string(), printable(repository)));
-  if (quantisation.empty() && is_there(snapshot / "config.json")) return snapshot.string();
+  if (quantisation.empty() && is_entry(snapshot / "config.json")) return snapshot.string();
   const std::vector<std::string> files = gguf_files(snapshot);
   if (files.empty() && !quantisation.empty())
     return not_found(fmt::format("{}: {} has no GGUF file", printable(text), snapshot.string()));
-  return files.empty() ? snapshot.string() : choose_gguf(text, files, quantisation);
+  return files.empty() ? snapshot.string() : choose_gguf(text, snapshot, files, quantisation);
 }
 
 std::string model_display_name(const std::string& path) {
-  for (const fs::path& part : fs::path(path)) {
-    const std::string name = part.string();
-    if (!name.starts_with(kPrefix)) continue;
-    const size_t split = name.find(kSeparator, kPrefix.size());
-    if (split == std::string::npos) continue;
-    return name.substr(kPrefix.size(), split - kPrefix.size()) + "/" + name.substr(split + kSeparator.size());
-  }
-  return path;
+  const std::string name = hub_name(path);
+  return name.empty() ? path : name;
 }
 
 }  // namespace outrider

@@ -9,8 +9,9 @@ namespace outrider {
 
 // A path that exists is returned as it is, and so is a text that names neither. "org/name" becomes the
 // directory of its newest snapshot under $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub, or the one
-// GGUF file in it. "org/name:Q4_K_M" becomes the GGUF file of that quantisation. An error: "org/name" is no
-// path and not in the cache, or not just one GGUF file fits.
+// GGUF file in it. "org/name:Q4_K_M" becomes the GGUF file of that quantisation. hf.co/ and the hub's address
+// may stand in front. An error: "org/name" is no path and not in the cache, not just one GGUF file fits, or
+// nothing is behind the colon.
 Result<std::string> find_model(const std::string& text);
 
 // "org/name" of a path in a snapshot of the cache; any other text as it is.

@@ -199,6 +199,14 @@ TEST_F(Names, AModelOfTheHubIsFoundInItsCache) {
   write_file(model / "refs" / "main", "abc123");
   EXPECT_EQ(text({"some-org/toy.target", "Once upon"}, {.env = {{"HF_HUB_CACHE", cache}}}), expected_);
   EXPECT_EQ(text({"some-org/toy.target", "Once upon"}, {.env = {{"HF_HOME", dir_.path()}}}), expected_);
+  for (const char* form : {"hf.co/some-org/toy.target", "https://huggingface.co/some-org/toy.target"})
+    EXPECT_EQ(text({form, "Once upon"}, {.env = {{"HF_HUB_CACHE", cache}}}), expected_);
+  EXPECT_EQ(text({"-hf", "some-org/toy.target", "-p", "Once upon"}, {.env = {{"HF_HUB_CACHE", cache}}}),
+            expected_);
+  const Outcome doctor =
+      outrider_program({"doctor", "--model", "some-org/toy.target"}, {.env = {{"HF_HUB_CACHE", cache}}});
+  EXPECT_EQ(doctor.code, 0) << doctor.describe();
+  EXPECT_NE(doctor.out.find("models--some-org--toy.target"), std::string::npos) << doctor.out;
   const Outcome run =
       outrider_program({"generate", "some-org/other", "Once"}, {.env = {{"HF_HUB_CACHE", cache}}});
   EXPECT_EQ(run.code, 2);
@@ -229,8 +237,12 @@ TEST_F(Names, AQuantisationOfTheHubIsFoundInItsCache) {
            {"toy-GGUF:q4_k", "abc/toy-Q4_K.gguf: "},
            {"toy-GGUF:Q8_0", "abc/toy.Q8_0.gguf: "},
            {"toy-GGUF:BF16", "abc/BF16/toy-BF16-00001-of-00002.gguf: "},
-           {"toy-GGUF:Q5_0", "no GGUF file of that quantisation"},
-           {"toy-GGUF", "several GGUF files; name one, or its quantisation as in :Q4_K_M"},
+           {"toy-GGUF:Q5_0", "there is no GGUF file of that quantisation in"},
+           {"toy-GGUF:Q5_0", "which has BF16/toy-BF16-00001-of-00002.gguf, toy-Q4_K.gguf, "},
+           {"toy-GGUF",
+            "several GGUF files; name a quantisation as in :Q4_K_M, or the path of one: BF16/toy"},
+           {"toy-GGUF:", "no quantisation stands behind the colon"},
+           {"no-file.gguf", "some-org/no-file.gguf: no such file"},
            {"other:Q4_K_M", "hf download some-org/other`"}})
     EXPECT_NE(error(name).find(file), std::string::npos) << name << ": " << error(name);
 }
