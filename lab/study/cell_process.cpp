@@ -10,6 +10,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -58,6 +60,15 @@ std::string CellEnd::describe() const {
   if (timed_out) return fmt::format("stopped after {:.0f} s (cell-timeout-s)", seconds);
   if (signal != 0) return fmt::format("ended by signal {}", signal);
   return fmt::format("exit code {}", code);
+}
+
+std::string last_words(const std::string& error_file) {
+  constexpr size_t kErrorBytes = 600;
+  std::ifstream file(error_file, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (text.size() > kErrorBytes) text.erase(0, text.size() - kErrorBytes);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
 }
 
 CellEnd run_cell_process(std::vector<std::string> arguments, const std::string& directory,

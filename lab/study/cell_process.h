@@ -22,4 +22,7 @@ struct CellEnd {
 CellEnd run_cell_process(std::vector<std::string> arguments, const std::string& directory,
                          const std::string& error_file, int timeout_s);
 
+// The end of the error file, for people; empty: there is nothing in it.
+std::string last_words(const std::string& error_file);
+
 }  // namespace outrider

@@ -22,8 +22,6 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kErrorBytes = 600;  // of a failed run's last words
-
 std::string content_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
@@ -33,13 +31,6 @@ std::string content_of(const std::string& path) {
 
 std::string path_of(const std::string& directory, const Cell& cell, int repeat) {
   return fmt::format("{}/runs/{}.{}.json", directory, cell.id, repeat);
-}
-
-std::string last_words(const std::string& path) {
-  std::string text = content_of(path);
-  if (text.size() > kErrorBytes) text.erase(0, text.size() - kErrorBytes);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text;
 }
 
 }  // namespace

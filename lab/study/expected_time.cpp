@@ -1,6 +1,7 @@
 #include "lab/study/expected_time.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -30,14 +31,21 @@ struct Known {
   }
 };
 
-// Seconds of one run whose results are discarded; below 0: it failed.
-double trial(const StudyFile& study, const Cell& cell) {
+// Seconds of one run whose results are discarded.
+Result<double> trial(const StudyFile& study, const Cell& cell) {
+  const std::string errors =
+      (std::filesystem::temp_directory_path() / fmt::format("outrider-study-{}.stderr", getpid())).string();
   std::vector<std::string> arguments{"outrider", "generate"};
   arguments.insert(arguments.end(), cell.arguments.begin(), cell.arguments.end());
   arguments.insert(arguments.end(), {"--quiet", "--compare-turns=1"});
-  const CellEnd end = run_cell_process(arguments, study.directory(), "/dev/null",
-                                       std::min(kTrialTimeout, study.cell_timeout_s));
-  return end.succeeded() || end.timed_out ? end.seconds : -1;
+  const CellEnd end =
+      run_cell_process(arguments, study.directory(), errors, std::min(kTrialTimeout, study.cell_timeout_s));
+  const std::string words = last_words(errors);
+  std::error_code none;
+  std::filesystem::remove(errors, none);
+  if (end.succeeded() || end.timed_out) return end.seconds;
+  return unavailable(fmt::format("a trial of {} fails, so the time of the study is not known: {}{}",
+                                 cell.label(), end.describe(), words.empty() ? "" : ": " + words));
 }
 
 }  // namespace
@@ -47,7 +55,7 @@ std::string clock_of(double seconds) {
   return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
 
-std::string expected_time(const StudyFile& study, const std::string& output) {
+Result<std::string> expected_time(const StudyFile& study, const std::string& output) {
   Known known;
   std::vector<const Cell*> missing;  // once for each run
   for (const Cell& cell : study.cells)
@@ -64,10 +72,7 @@ std::string expected_time(const StudyFile& study, const std::string& output) {
     source =
         study.cells.size() > 1 ? "by one run of the first and the last cell" : "by one run of the only cell";
     for (const Cell* cell : {&study.cells.front(), &study.cells.back()}) {
-      const double took = trial(study, *cell);
-      if (took < 0)
-        return fmt::format("Its time is not known: a trial of {} fails; run that command to see why.",
-                           cell->label());
+      ASSIGN_OR_RETURN(const double took, trial(study, *cell));
       known.add(*cell, took);
       if (study.cells.size() == 1) break;
     }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 
 #include "base/json_text.h"
 #include "base/printable.h"
@@ -18,6 +19,7 @@
 #include "lab/study/expected_time.h"
 #include "lab/study/study_report.h"
 #include "requests/output.h"
+#include "start/own_program.h"
 
 namespace outrider {
 namespace {
@@ -38,12 +40,20 @@ std::vector<Run> schedule(const StudyFile& study) {
   return runs;
 }
 
+// A command for each cell, as it can be pasted into a shell in the present directory.
 std::string list_cells(const StudyFile& study) {
+  std::error_code none;
+  const std::string own = own_program();
+  const auto program = std::filesystem::read_symlink(own, none);
+  const std::string command = shell_word(none ? own : program.string());
+  const bool is_here = study.directory() == ".";
+  const std::string begin =
+      is_here ? command : fmt::format("(cd {} && {}", shell_word(study.directory()), command);
   std::string out;
   for (const Cell& cell : study.cells) {
-    out += fmt::format("{}  {}\n    outrider generate", cell.id, cell.label());
+    out += fmt::format("{}  {}\n    {} generate", cell.id, cell.label(), begin);
     for (const std::string& argument : cell.arguments) out.append(" ").append(shell_word(argument));
-    out += "\n";
+    out += is_here ? "\n" : ")\n";
   }
   const std::string place = study.directory() == "." ? "this directory" : study.directory();
   return out + fmt::format("{} cells x {} repeats = {} runs, which start in {}\n", study.cells.size(),
@@ -154,7 +164,10 @@ int run_study(const StudyOptions& options) {
   if (!study.ok()) return refuse(study.status(), kExitUsage);
   const std::string output = options.output.empty() ? study.value().name + ".study" : options.output;
   if (options.dry_run) {
-    fmt::print("{}{}\n", list_cells(study.value()), expected_time(study.value(), output));
+    const Result<std::string> time = expected_time(study.value(), output);
+    fmt::print("{}", list_cells(study.value()));
+    if (!time.ok()) return refuse(time.status(), kExitRequestFailed);
+    fmt::print("{}\n", time.value());
     return kExitOk;
   }
   const auto store = CellStore::open(output);

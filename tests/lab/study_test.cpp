@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "lab/study/study_file.h"
 #include "tests/support/program.h"
@@ -141,6 +142,26 @@ TEST_F(Study, DryRunListsAndTouchesNothing) {
             std::string::npos)
       << listed.out;
   EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
+}
+
+TEST_F(Study, DryRunReportsWhyATrialFails) {
+  const Outcome listed =
+      run(file(base_table() + fmt::format("[sweep]\nmodel = ['{}']\n", (dir_ / "no_model").string())),
+          {"--dry-run"});
+  EXPECT_EQ(listed.code, 1) << listed.describe();
+  EXPECT_NE(listed.err.find("no_model: no such directory"), std::string::npos) << listed.describe();
+}
+
+// The printed command runs where the user is, and needs no PATH.
+TEST_F(Study, DryRunPrintsCommandsThatRun) {
+  const Outcome listed = run(file(base_table() + "[sweep]\nseed = [1]\n"), {"--dry-run"});
+  ASSERT_EQ(listed.code, 0) << listed.describe();
+  std::istringstream lines(listed.out);
+  std::string line;
+  while (std::getline(lines, line) && line.find(" generate ") == std::string::npos) continue;
+  const Outcome ran = run_program({"env", "-i", "/bin/sh", "-c", line});
+  EXPECT_EQ(ran.code, 0) << line << "\n" << ran.describe();
+  EXPECT_FALSE(ran.out.empty());
 }
 
 TEST_F(Study, AFailedRunIsMarkedAndTheOthersGoOn) {
