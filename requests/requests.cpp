@@ -67,6 +67,7 @@ class Reader {
   Result<std::optional<PromptRequest>> from_trace(const std::string& text, size_t line) const;
   // Later turns of conversations so far.
   size_t later_turns() const { return later_turns_; }
+  size_t answered() const { return answered_; }  // conversations that end with an answer
 
  private:
   Result<PromptRequest> finish(RequestParams params, std::string_view text, SpecialTokens special,
@@ -77,6 +78,7 @@ class Reader {
   const RequestParams& params_;
   const RequestBuilder builder_;
   size_t later_turns_ = 0;
+  size_t answered_ = 0;
 };
 
 Result<PromptRequest> Reader::finish(RequestParams params, std::string_view text, SpecialTokens special,
@@ -189,6 +191,7 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
     Conversation chat{.messages = messages_of(params, object.value("prompt", "")), .options = {}};
     if (has_messages) {
       ASSIGN_OR_RETURN(chat, take_conversation(object));
+      answered_ += chat.messages.back().role == "assistant" && chat.options.add_generation_prompt;
     }
     ASSIGN_OR_RETURN(const std::string rendered, render(chat));
     request = finish(std::move(params), rendered, SpecialTokens::kOmit, line);
@@ -299,6 +302,15 @@ Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, co
         fmt::format("--prompts {}: {} later turns of conversations are asked after the model's own answer to "
                     "the turn before",
                     prompts_file, reader.later_turns()));
+  if (notes && reader.answered() > 0)
+    notes->push_back(
+        fmt::format("--prompts {}: {} with an answer of the assistant, and the model writes one more; with "
+                    "\"continue_final_message\": true it goes on with the last one, and with a message of "
+                    "the user behind it "
+                    "it answers that",
+                    prompts_file,
+                    reader.answered() == 1 ? "1 conversation ends"
+                                           : fmt::format("{} conversations end", reader.answered())));
   if (notes && is_trace)
     notes->push_back(
         fmt::format("--prompts {}: a trace tells lengths, no texts and no pauses here: prompts are random "

@@ -229,6 +229,10 @@ class ChatSession {
         confirm("a new conversation begins, with this system message");
         return {};
       case Kind::kAgain:
+        if (params_.temperature == 0 || params_.top_k == 1)
+          confirm(
+              "the answer is the same again, because nothing is drawn at temperature 0 or top-k 1; /set "
+              "temperature 0.8 lets it differ");
         return ask_again();
       case Kind::kUndo: {
         ASSIGN_OR_RETURN(const std::string text, undo());
@@ -253,6 +257,7 @@ class ChatSession {
 
   void set_system(const std::string& text) {
     system_ = text;
+    dropped_.clear();
     messages_.clear();
     if (!text.empty()) messages_.push_back({"system", text});
   }
@@ -299,19 +304,33 @@ class ChatSession {
           fmt::format("/save {}: it exists already; choose another name", printable(file)));
     auto opened = TemporaryFile::create(file);
     if (!opened.ok()) return opened.status().in("/save");
-    const std::string text = conversation_json(messages_);
+    const std::vector<ChatMessage> all = whole_conversation();
+    const std::string text = conversation_json(all);
     std::fputs(text.c_str(), opened->stream());
     RETURN_IF_ERROR(opened->commit().in("/save"));
-    tell_error(fmt::format("{} messages are in {}", messages_.size(), file));
+    tell_error(fmt::format(
+        "{} messages are in {}{}", all.size(), file,
+        dropped_.empty() ? "" : fmt::format(", with {} that the full context has dropped", dropped_.size())));
     return {};
+  }
+
+  // Also what no longer fits into the context, behind the system message.
+  std::vector<ChatMessage> whole_conversation() const {
+    std::vector<ChatMessage> all = messages_;
+    const auto first = std::find_if(all.begin(), all.end(), is_of_user);
+    all.insert(first, dropped_.begin(), dropped_.end());
+    return all;
   }
 
   // A message that is not answered leaves the conversation as it was.
   Status ask(const std::string& text) {
     const std::vector<ChatMessage> before = messages_;
+    const size_t dropped = dropped_.size();
     messages_.push_back({"user", text});
     const Status asked = answer();
-    if (!asked.ok()) messages_ = before;
+    if (asked.ok()) return asked;
+    messages_ = before;
+    dropped_.resize(dropped);
     return asked;
   }
 
@@ -331,6 +350,7 @@ class ChatSession {
     if (first == messages_.end()) return false;
     const auto second = std::find_if(std::next(first), messages_.end(), is_of_user);
     if (second == messages_.end()) return false;
+    dropped_.insert(dropped_.end(), std::make_move_iterator(first), std::make_move_iterator(second));
     messages_.erase(first, second);
     return true;
   }
@@ -361,6 +381,9 @@ class ChatSession {
     ASSIGN_OR_RETURN(auto prompt, fitting_prompt());
     const int64_t room = room_behind(prompt);
     RequestParams params = params_;
+    const std::string limit = room < params.max_tokens
+                                  ? fmt::format("the end of the context of {} tokens", builder_.max_context())
+                                  : fmt::format("--max-tokens {}", params.max_tokens);
     params.max_tokens = static_cast<int>(std::min<int64_t>(params.max_tokens, room));
     params.seed = hash_combine(params.seed, answers_++);
     ASSIGN_OR_RETURN(Request request, builder_.build(std::move(params), RequestBuilder::Names::kFlags));
@@ -368,10 +391,11 @@ class ChatSession {
     const auto sink = std::make_shared<AnswerSink>();
     ctrl_c_count = 0;
     ASSIGN_OR_RETURN(const Ticket ticket, engine_.submit(std::move(request), sink));
-    return show(*sink, ticket);
+    return show(*sink, ticket, limit);
   }
 
-  Status show(AnswerSink& sink, Ticket ticket) {
+  // `limit`: what cuts the answer, if the model does not end it.
+  Status show(AnswerSink& sink, Ticket ticket, const std::string& limit) {
     const bool to_terminal = isatty(STDOUT_FILENO) == 1;
     std::string answer;
     std::optional<Finish> end;
@@ -392,7 +416,7 @@ class ChatSession {
     if (quiet_) return {};
     std::string about = summary_of(end->metrics);
     if (end->reason == FinishReason::kCancelled) about += "; stopped";
-    if (end->reason == FinishReason::kLength) about += "; cut at --max-tokens, or at the end of the context";
+    if (end->reason == FinishReason::kLength) about += "; cut at " + limit;
     tell_error(about);
     return {};
   }
@@ -410,6 +434,7 @@ class ChatSession {
   Console console_;
   std::string system_;
   std::vector<ChatMessage> messages_;
+  std::vector<ChatMessage> dropped_;  // the oldest of the conversation, which are not in the context
   uint64_t answers_ = 0;  // each has a seed of its own
   bool has_failed_ = false;
   std::atomic<bool> is_over_{false};

@@ -115,6 +115,53 @@ TEST_F(Chat, TheOldestMessagesLeaveAFullContext) {
   EXPECT_NE(run.err.find("the oldest message and its answer are dropped"), std::string::npos) << run.err;
 }
 
+TEST_F(Chat, ASavedConversationHasWhatTheContextDropped) {
+  const std::string once = "Once upon a time there was a little girl named Lily", file = dir_ / "whole.jsonl";
+  const Outcome run =
+      chat(once + "\nThen she ran\n/save " + file + "\n", {"-c", "48", "--system", "Be brief."});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.err.find("5 messages are in " + file + ", with 2 that the full context has dropped"),
+            std::string::npos)
+      << run.err;
+  const json messages = json::parse(read_file(file))["messages"];
+  ASSERT_EQ(messages.size(), 5u);
+  EXPECT_EQ(messages[0]["role"], "system");
+  EXPECT_EQ(messages[1]["content"], once);
+  EXPECT_EQ(messages[3]["content"], "Then she ran");
+}
+
+TEST_F(Chat, NotesNameTheCutAndAnAnswerThatStaysTheSame) {
+  const auto err = [&](const Arguments& more) {
+    Arguments arguments{"chat", demo_target(), "--chat-template", template_};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return outrider_program(arguments, {.input = dir_.write("lines", "Once\n/again\n")}).err;
+  };
+  const std::string greedy = err({"--temperature", "0", "-n", "4"}),
+                    drawn = err({"--temperature", "1", "-c", "32"});
+  EXPECT_NE(greedy.find("the answer is the same again"), std::string::npos) << greedy;
+  EXPECT_NE(greedy.find("; cut at --max-tokens 4\n"), std::string::npos) << greedy;
+  EXPECT_EQ(drawn.find("the same again"), std::string::npos) << drawn;
+  EXPECT_NE(drawn.find("; cut at the end of the context of 32 tokens\n"), std::string::npos) << drawn;
+}
+
+// Also a conversation that `chat` saved.
+TEST_F(Chat, ARequestThatEndsWithAnAnswerIsNoted) {
+  const std::string prompts = dir_.write(
+      "prompts",
+      json{{"messages",
+            {{{"role", "user"}, {"content", "Once"}}, {{"role", "assistant"}, {"content", "Yes"}}}}}
+              .dump() +
+          "\n");
+  const auto model = dir_.copy(demo_target(), "with_template");
+  json config = json::parse(read_file(model / "tokenizer_config.json"));
+  config["chat_template"] = kTemplate;
+  write_file(model / "tokenizer_config.json", config.dump());
+  const Outcome run = outrider_program({"generate", "--model", model, "--prompts", prompts, "-n", "4"});
+  EXPECT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.err.find("1 conversation ends with an answer of the assistant"), std::string::npos)
+      << run.err;
+}
+
 TEST_F(Chat, SetAloneShowsTheParameters) {
   const Outcome run = chat("/set max-tokens 7\n/set\n");
   EXPECT_NE(run.err.find("max-tokens 7, seed 0"), std::string::npos) << run.err;
