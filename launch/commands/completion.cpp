@@ -5,10 +5,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "base/shell_text.h"
+#include "coordinator/gamma/policies.h"
+#include "kernels/cpu/isa.h"
 
 namespace outrider {
 namespace {
@@ -16,7 +19,7 @@ namespace {
 struct Flag {
   std::vector<std::string> names;  // "--model", "-m"
   std::vector<std::string> choices;
-  bool takes_value = false;
+  bool takes_value = false, takes_files = false;
   std::string text;
 };
 
@@ -29,12 +32,47 @@ struct Command {
   bool takes_files = false;          // has a positional without choices
 };
 
+// Choices of options that are checked with the settings, because some take more than a word.
+std::vector<std::string> known_choices(const std::string& name) {
+  static const std::map<std::string, std::vector<std::string>> kChoices = {
+      {"rule",
+       {"auto", "greedy", "invariant", "naive", "token", "block", "specinfer", "kseq", "swor", "traversal"}},
+      {"weight-format", {"auto", "bf16", "int8", "int4", "fp8"}},
+      {"draft-weight-format", {"auto", "bf16", "int8", "int4", "fp8"}},
+      {"activation-format", {"auto", "int8", "bf16"}},
+      {"kv-dtype", {"auto", "fp32", "bf16"}},
+      {"device", {"auto", "cpu", "cuda"}},
+      {"q-format", {"auto", "dense", "hidden", "budget:"}},
+      {"speculative-tree", {"off", "auto", "best-first:", "sequoia:"}},
+      {"generation-config", {"none", "auto"}}};
+  if (name == "gamma-policy") {
+    std::vector<std::string> policies{"list"};
+    for (const GammaPolicyInfo& policy : gamma_policy_table()) policies.emplace_back(policy.name);
+    return policies;
+  }
+  if (name == "isa") {
+    std::vector<std::string> sets = available_isas();
+    sets.insert(sets.begin(), "auto");
+    return sets;
+  }
+  const auto known = kChoices.find(name);
+  return known == kChoices.end() ? std::vector<std::string>() : known->second;
+}
+
+// Whether a value may be the name of a file; numbers are none.
+bool may_be_file(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return option.get_items_expected_max() > 0 && !type.starts_with("INT") && !type.starts_with("UINT") &&
+         !type.starts_with("FLOAT");
+}
+
 // Extracts the choices from "{lockstep,ahead}" in the type's name, where CLI::IsMember writes them.
 std::vector<std::string> choices_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t open = type.find('{'), close = type.find('}');
   std::vector<std::string> out;
-  if (open == std::string::npos || close == std::string::npos || close < open) return out;
+  if (open == std::string::npos || close == std::string::npos || close < open)
+    return option.get_lnames().empty() ? out : known_choices(option.get_lnames().front());
   std::string word;
   for (const char c : type.substr(open + 1, close - open - 1) + ",")
     if (c != ',')
@@ -56,6 +94,7 @@ void collect(const CLI::App& app, const std::string& path, std::vector<Command>&
     for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
     for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
     flag.takes_value = option->get_items_expected_max() > 0;
+    flag.takes_files = may_be_file(*option);
     command.flags.push_back(std::move(flag));
   }
   const auto subcommands = app.get_subcommands([](const CLI::App*) { return true; });
@@ -76,7 +115,7 @@ std::string bash_script(const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     if (!command.path.empty())
       paths += fmt::format("      {}) path={} ;;\n", in_quotes(command.path), in_quotes(command.path));
-    std::vector<std::string> names, with_value;
+    std::vector<std::string> names, with_file, with_number;
     for (const Flag& flag : command.flags) {
       names.insert(names.end(), flag.names.begin(), flag.names.end());
       std::vector<std::string> patterns;
@@ -86,11 +125,13 @@ std::string bash_script(const std::vector<Command>& commands) {
             fmt::format("    {}) COMPREPLY=($(compgen -W {} -- \"$cur\")); return ;;\n",
                         fmt::join(patterns, "|"), in_quotes(fmt::format("{}", fmt::join(flag.choices, " "))));
       else if (flag.takes_value)
-        with_value.insert(with_value.end(), patterns.begin(), patterns.end());
+        for (std::string& pattern : patterns)
+          (flag.takes_files ? with_file : with_number).push_back(std::move(pattern));
     }
-    if (!with_value.empty())
+    if (!with_file.empty())
       values += fmt::format("    {}) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n",
-                            fmt::join(with_value, "|"));
+                            fmt::join(with_file, "|"));
+    if (!with_number.empty()) values += fmt::format("    {}) return ;;\n", fmt::join(with_number, "|"));
     std::vector<std::string> bare = command.commands;
     bare.insert(bare.end(), command.choices.begin(), command.choices.end());
     words += fmt::format("    {}) flags={} bare={} files={} ;;\n", in_quotes(command.path),
@@ -151,7 +192,7 @@ std::string fish_script(const std::vector<Command>& commands) {
       if (!flag.choices.empty())
         out += fmt::format(" -x -a {}", in_quotes(fmt::format("{}", fmt::join(flag.choices, " "))));
       else if (flag.takes_value)
-        out += " -r -F";
+        out += flag.takes_files ? " -r -F" : " -x";
       out += fmt::format(" -d {}\n", in_quotes(flag.text));
     }
   }

@@ -42,6 +42,19 @@ TEST(Completion, CommandsFlagsAndValuesAreOffered) {
   EXPECT_EQ(offered({"outrider", "generate", "--target-d"}), Words{""});  // of another command
 }
 
+// Each word is accepted where it is offered.
+TEST(Completion, ChoicesThatSettingsCheckAreOfferedAndRight) {
+  EXPECT_EQ(offered({"outrider", "generate", "--gamma-policy", "thresh"}), Words{"threshold"});
+  EXPECT_EQ(offered({"outrider", "serve", "--rule", "tr"}), Words{"traversal"});
+  EXPECT_EQ(offered({"outrider", "serve", "--port", "C"}), Words{""}) << "a number is no file";
+  for (const char* flag : {"--rule", "--weight-format", "--activation-format", "--kv-dtype", "--isa"})
+    for (const std::string& word : offered({"outrider", "generate", flag, ""})) {
+      const std::string err =
+          outrider_program({"generate", "--model", demo_target(), "-p", "x", "-n", "1", flag, word}).err;
+      EXPECT_EQ(err.find(std::string(flag) + " " + word + ": choose"), std::string::npos) << err;
+    }
+}
+
 TEST(Completion, AFileIsOfferedWhereAValueIsFree) {
   const TemporaryDirectory dir;
   const std::string file = dir.write("study.toml", "");
