@@ -51,14 +51,20 @@ std::string why_drafts_are_empty(const RunDescription& run, int64_t drafts) {
 }
 
 // Messages that threads of one process exchange cost nothing, so their bytes are only in the JSON report.
-std::string wire_report(const RunDescription& run, const nlohmann::json& wire) {
+std::string wire_report(const RunDescription& run, const Totals& totals, const nlohmann::json& wire) {
   if (run.one_process && run.emulated_link.empty()) return {};
   const nlohmann::json& kinds = wire["kinds"];
   // A head's drafts come with the target's results.
   const double drafts =
       kinds.contains("draft") ? kinds["draft"]["bytes_per_accepted_token"].get<double>() : 0;
-  return fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
-                     wire["bytes_per_accepted_token"].get<double>(), drafts);
+  const double per_emitted = wire["bytes_per_emitted_token"].get<double>();
+  // With few accepted tokens the bytes of everything else would stand beside them.
+  constexpr int64_t kFewAccepted = 32;
+  if (totals.rounds.accepted < kFewAccepted)
+    return fmt::format("wire: {:.0f} bytes per token; {} draft tokens were accepted\n", per_emitted,
+                       totals.rounds.accepted);
+  return fmt::format("wire: {:.0f} bytes per token; {:.0f} per accepted draft token, {:.0f} of them drafts\n",
+                     per_emitted, wire["bytes_per_accepted_token"].get<double>(), drafts);
 }
 
 std::string idle_report(const RunDescription& run, const Totals& totals, const nlohmann::json& phases) {
@@ -164,7 +170,7 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
           "{:.3f}, prepare {:.3f}, draft {:.3f})\n",
           overlap->hit_rate * 100, totals.preparation.lookups, overlap->measured, overlap->predicted(),
           overlap->verify, overlap->prepare, overlap->draft);
-    out += wire_report(run, metrics["wire"]);
+    out += wire_report(run, totals, metrics["wire"]);
     if (run.weighs_places)
       out += fmt::format(
           "head: {} rounds beside the target, {} at a draft worker; the other place was tried {} times\n",

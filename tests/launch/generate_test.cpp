@@ -393,7 +393,7 @@ TEST(Generate, ReportHoldsTheMetrics) {
   EXPECT_GT(metrics["tokens_per_second"].get<double>(), 0);
   EXPECT_EQ(metrics["requests"]["finished"]["length"], 1);
 
-  EXPECT_EQ(run.err.find("bytes per accepted token"), std::string::npos) << run.describe();  // one process
+  EXPECT_EQ(run.err.find("bytes per token"), std::string::npos) << run.describe();  // one process
 
   // Bytes of each kind of message, and their sum, per accepted token.
   const json& wire = metrics["wire"];
