@@ -21,10 +21,10 @@ Result<std::vector<std::string>> take_parts(const json& parts) {
     const json* const type = part.is_object() ? find_field(part, "type") : nullptr;
     if (type && (*type == "image_url" || *type == "image" || *type == "input_image" ||
                  *type == "input_audio" || *type == "audio_url" || *type == "video_url" || *type == "file"))
-      return unsupported(
-          fmt::format("\"messages\": a content part is of type {}; only the text model is read here, so that "
-                      "parts must be {{\"type\": \"text\", \"text\": ...}}",
-                      json_text(*type)));
+      return unsupported(fmt::format(
+          "\"messages\": a content part is of type {}, which is not read; send texts alone, as parts of the "
+          "form {{\"type\": \"text\", \"text\": ...}}",
+          json_text(*type)));
     if (!type || *type != "text")
       return unsupported(
           fmt::format("\"messages\": a content part of type {} is not understood; parts must be {{\"type\": "
@@ -160,49 +160,62 @@ Status check_content(const std::string& role, const json* content, bool has_call
   return {};
 }
 
+Result<ChatMessage> take_message(const json& m) {
+  if (!m.is_object()) return invalid_argument("\"messages\": a message must be an object {role, content}");
+  const json *role = find_field(m, "role"), *content = find_field(m, "content"),
+             *name = find_field(m, "name");
+  const json* const calls = find_field(m, "tool_calls");
+  const bool has_calls = calls && !calls->empty();
+  RETURN_IF_ERROR(check_role(role));
+  RETURN_IF_ERROR(check_content(role->get_ref<const std::string&>(), content, has_calls));
+  if (name && !name->is_string()) return invalid_argument("\"messages\": a \"name\" must be a text");
+  const bool is_answer = *role == "assistant";
+  for (const auto& [key, value] : m.items())
+    if (!value.is_null() && !is_of_messages(key) && !(is_answer && is_of_answers(key)))
+      return unsupported(fmt::format("\"messages\": \"{}\" of a message is not understood; leave it out",
+                                     key.substr(0, 40)));
+  ChatMessage message{role->get<std::string>(), {}};
+  if (name) message.name = name->get<std::string>();
+  // Templates may print the model's reasoning before a tool call.
+  for (const char* key : kThoughts) {
+    const json* const thought = find_field(m, key);
+    if (!thought || !is_answer) continue;
+    if (!thought->is_string())
+      return invalid_argument(fmt::format("\"messages\": a \"{}\" must be a text", key));
+    message.fields[key] = *thought;
+  }
+  if (const json* const id = find_field(m, "tool_call_id")) {
+    if (!id->is_string()) return invalid_argument("\"messages\": a \"tool_call_id\" must be a text");
+    message.fields["tool_call_id"] = *id;
+  }
+  if (has_calls) {
+    ASSIGN_OR_RETURN(message.fields["tool_calls"], take_tool_calls(*calls));
+  }
+  if (!content) {
+  } else if (content->is_string()) {
+    message.content = content->get<std::string>();
+  } else {
+    ASSIGN_OR_RETURN(message.parts, take_parts(*content));
+  }
+  return message;
+}
+
+// The error with the number of the message, from 0, behind "messages".
+Status numbered(const Status& status, size_t index) {
+  constexpr std::string_view kField = "\"messages\"";
+  std::string text = status.message();
+  if (text.starts_with(kField)) text.insert(kField.size(), fmt::format("[{}]", index));
+  return {status.code(), std::move(text)};
+}
+
 Result<std::vector<ChatMessage>> take_messages(const json& list) {
-  constexpr const char* kForm = "\"messages\" must be a list of {role, content}";
   std::vector<ChatMessage> messages;
-  if (!list.is_array()) return invalid_argument(kForm);
+  if (!list.is_array()) return invalid_argument("\"messages\" must be a list of {role, content}");
   if (list.empty()) return invalid_argument("\"messages\" is empty; send at least one message");
-  for (const json& m : list) {
-    if (!m.is_object()) return invalid_argument(kForm);
-    const json *role = find_field(m, "role"), *content = find_field(m, "content"),
-               *name = find_field(m, "name");
-    const json* const calls = find_field(m, "tool_calls");
-    const bool has_calls = calls && !calls->empty();
-    RETURN_IF_ERROR(check_role(role));
-    RETURN_IF_ERROR(check_content(role->get_ref<const std::string&>(), content, has_calls));
-    if (name && !name->is_string()) return invalid_argument("\"messages\": a \"name\" must be a text");
-    const bool is_answer = *role == "assistant";
-    for (const auto& [key, value] : m.items())
-      if (!value.is_null() && !is_of_messages(key) && !(is_answer && is_of_answers(key)))
-        return unsupported(fmt::format("\"messages\": \"{}\" of a message is not understood; leave it out",
-                                       key.substr(0, 40)));
-    ChatMessage message{role->get<std::string>(), {}};
-    if (name) message.name = name->get<std::string>();
-    // Templates may print the model's reasoning before a tool call.
-    for (const char* key : kThoughts) {
-      const json* const thought = find_field(m, key);
-      if (!thought || !is_answer) continue;
-      if (!thought->is_string())
-        return invalid_argument(fmt::format("\"messages\": a \"{}\" must be a text", key));
-      message.fields[key] = *thought;
-    }
-    if (const json* const id = find_field(m, "tool_call_id")) {
-      if (!id->is_string()) return invalid_argument("\"messages\": a \"tool_call_id\" must be a text");
-      message.fields["tool_call_id"] = *id;
-    }
-    if (has_calls) {
-      ASSIGN_OR_RETURN(message.fields["tool_calls"], take_tool_calls(*calls));
-    }
-    if (!content) {
-    } else if (content->is_string()) {
-      message.content = content->get<std::string>();
-    } else {
-      ASSIGN_OR_RETURN(message.parts, take_parts(*content));
-    }
-    messages.push_back(std::move(message));
+  for (size_t i = 0; i < list.size(); ++i) {
+    auto message = take_message(list[i]);
+    if (!message.ok()) return numbered(message.status(), i);
+    messages.push_back(std::move(message).value());
   }
   return messages;
 }

@@ -20,7 +20,8 @@ struct Conversation {
 };
 
 // "messages" is a list of {role, content, name}. A content is a text or a list of parts, {"type": "text",
-// "text": ...}. Errors begin with the field's name in quotes.
+// "text": ...}. Errors begin with the field's name in quotes,
+// and that of a message with its number, as "messages"[2].
 Result<Conversation> take_conversation(const nlohmann::json& object);
 
 }  // namespace outrider

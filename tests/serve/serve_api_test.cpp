@@ -175,6 +175,11 @@ TEST_F(ServeApi, MessagesAreTextsOrListsOfTexts) {
   json named = content("a");
   named["messages"][0]["function_call"] = json::object();
   EXPECT_NE(error(named, ApiKind::kChat).find("function_call"), std::string::npos);
+  json later = content("a");
+  later["messages"].push_back({{"role", "user"}, {"content", {{{"type", "image_url"}}}}});
+  EXPECT_TRUE(
+      error(later, ApiKind::kChat).starts_with("\"messages\"[1]: a content part is of type \"image_url\""))
+      << error(later, ApiKind::kChat);
   for (const json& wrong : {json::array(), json("a"), json{1}, json{json::object()}})
     EXPECT_TRUE(error({{"messages", wrong}}, ApiKind::kChat).starts_with("\"messages\"")) << wrong;
 }
