@@ -143,9 +143,9 @@ Table round_table(const BenchResults& r) {
   table.columns.push_back({"transfer + idle, median", ""});
   for_each_run(r, [&](const std::string& name, const GammaResult& g) {
     std::vector<Entry> row{{name}};
-    for (const Part& part : kParts) row.push_back({fmt::format("{:.3f}", g.round.*part.seconds * 1e3)});
-    row.push_back({fmt::format("{:.3f}", g.round.wall * 1e3)});
-    row.push_back({fmt::format("{:.3f}", g.overhead_median * 1e3)});
+    for (const Part& part : kParts) row.push_back({fmt::format("{:.3f}", shown_ms(g.round.*part.seconds))});
+    row.push_back({fmt::format("{:.3f}", shown_ms(g.round.wall))});
+    row.push_back({fmt::format("{:.3f}", shown_ms(g.overhead_median))});
     table.rows.push_back(std::move(row));
   });
   return table;

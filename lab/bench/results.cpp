@@ -132,9 +132,10 @@ std::string round_lines(const BenchResults& r) {
       "|---|---|---|---|---|---|---|---|---|\n";
   const auto line = [&](const std::string& name, const GammaResult& g) {
     const RoundSeconds& s = g.round;
-    out += fmt::format("| {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} |\n",
-                       name, s.draft * 1e3, s.transfer * 1e3, s.forward * 1e3, s.verification * 1e3,
-                       s.commit * 1e3, s.idle * 1e3, s.wall * 1e3, g.overhead_median * 1e3);
+    out +=
+        fmt::format("| {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} |\n", name,
+                    shown_ms(s.draft), shown_ms(s.transfer), shown_ms(s.forward), shown_ms(s.verification),
+                    shown_ms(s.commit), shown_ms(s.idle), shown_ms(s.wall), shown_ms(g.overhead_median));
   };
   line("plain", r.plain);
   for (const GammaResult& g : r.runs) line(fmt::format("gamma {}", g.gamma), g);

@@ -1,6 +1,7 @@
 // Results of a bench, and their output: tables for people, JSON and CSV for programs.
 #pragma once
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "lab/bench/session.h"
 
 namespace outrider {
+
+// In milliseconds, for three decimals: a time that is shorter than they can show is no negative zero.
+inline double shown_ms(double seconds) { return std::abs(seconds) < 0.5e-6 ? 0 : seconds * 1e3; }
 
 struct MachineResult {
   int threads = 0;

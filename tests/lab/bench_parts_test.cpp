@@ -1,4 +1,5 @@
 // The parts of `outrider bench`.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -74,6 +75,12 @@ TEST(BenchResults, OnADeviceTheHostsMemoryIsNotTheMeasure) {
   EXPECT_FALSE(json.contains("peak_memory_bytes"));
   results.machine.bandwidth.median = 33e9;
   EXPECT_TRUE(bench_json(results)["machine"].contains("read_bandwidth_bytes_per_s"));
+}
+
+TEST(BenchParts, ATimeBelowTheDigitsIsNoNegativeZero) {
+  EXPECT_EQ(fmt::format("{:.3f}", shown_ms(-4e-7)), "0.000");
+  EXPECT_EQ(fmt::format("{:.3f}", shown_ms(-6e-7)), "-0.001");
+  EXPECT_EQ(fmt::format("{:.3f}", shown_ms(0.0012)), "1.200");
 }
 
 }  // namespace
