@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -30,7 +31,8 @@ void Progress::update(int64_t done, int64_t total) {
   // A load that takes less than half a second prints no line.
   if (finished_ && last_ == start_ && elapsed < 0.5) return;
   last_ = now;
-  const double share = static_cast<double>(done) / static_cast<double>(total);
+  // Only the end is 100 %.
+  const double share = finished_ ? 1 : std::min(0.99, static_cast<double>(done) / static_cast<double>(total));
   const double rate = elapsed > 0 ? static_cast<double>(done) / elapsed : 0;
   const double left = rate > 0 ? static_cast<double>(total - done) / rate : 0;
   const std::string line =
