@@ -124,6 +124,9 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
                                       models.activation_format, models.kv_dtype, models.draft_vocab_size));
   ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_drafter(models, numerics));
   p.draft_info.name = display_name(models.draft_model);
+  if (models.draft_vocab_size >= p.draft->vocab_size)
+    p.warnings.push_back(fmt::format("--draft-vocab-size {} has no effect: the draft model has {} tokens",
+                                     models.draft_vocab_size, p.draft->vocab_size));
   if (models.drafts_from_both()) {
     p.draft_info.fingerprint =
         fingerprint_of_text(fmt::format("{:x} {}", p.draft_info.fingerprint, models.drafter));

@@ -148,6 +148,10 @@ static Status check_draft_vocab(const ModelSettings& m, const SpeculationSetting
   if (m.draft_vocab_size == 0) return {};
   if (m.draft_vocab_size < 0)
     return invalid_argument(fmt::format("--draft-vocab-size {}: must not be negative", m.draft_vocab_size));
+  if (m.draft_vocab_size == 1)
+    return invalid_argument(
+        "--draft-vocab-size 1: every draft would be the token with id 0; give 0 for all ids, or some "
+        "thousands");
   if (!m.uses_draft_model())
     return invalid_argument(fmt::format(
         "--draft-vocab-size {} needs a draft model (--draft-model DIR, not a head)", m.draft_vocab_size));

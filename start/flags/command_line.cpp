@@ -1,6 +1,7 @@
 #include "start/flags/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -63,8 +64,13 @@ std::string explain_extras(const CLI::App& command, const std::string& path) {
   if (extras.empty()) return fmt::format("flags stand behind the command: outrider {} --flag ...", path);
   const auto flag =
       std::find_if(extras.begin(), extras.end(), [](const std::string& e) { return e.starts_with("-"); });
-  if (flag == extras.end())
+  if (flag == extras.end()) {
+    for (const char* text : {"--prompt", "MESSAGE"})
+      if (const CLI::Option* const given = command.get_option_no_throw(text); given && given->count() > 0)
+        return fmt::format("\"{}\" is a second text beside \"{}\"; put quotes around a text with spaces",
+                           extras.front(), given->results().front());
     return fmt::format("\"{}\" belongs to no flag; put quotes around a text with spaces", extras.front());
+  }
   const std::string name = flag->substr(0, flag->find('='));
   return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_flag(command, name)));
 }
@@ -102,7 +108,8 @@ std::string explain_error(const CLI::App& command, const std::string& error, int
       if (rest->find(" required ") != std::string::npos && rest->ends_with(" missing"))
         return fmt::format("{} needs a value: {}", typed, type_of(*option));
       if (rest->starts_with("At Most 1 required but received"))
-        return fmt::format("{} is given more than once; keep one", name);
+        return fmt::format("{} is given more than once{}; keep one", name,
+                           option->get_positional() ? " (a text without a flag counts, too)" : "");
     }
     const std::string rule = broken_rule(*option, error);
     if (rule.empty()) continue;
@@ -164,6 +171,7 @@ std::string broken_rule(const CLI::Option& option, const std::string& error) {
       names.replace(comma, 1, ", ");
     return "must be one of " + names;
   }
+  if (rest->starts_with("\"")) return *rest;  // a key of the value, with its rule
   if (const size_t rule = rest->find(" must be "); rule != std::string::npos) return rest->substr(rule + 1);
   return {};
 }
@@ -262,8 +270,8 @@ std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& erro
     const auto names = command_names(command);
     if (const std::string wrong = wrong_subcommand(command);
         !names.empty() && command.get_require_subcommand_min() > 0 && !wrong.empty())
-      return fmt::format("outrider: there is no {} {}{}\n`outrider {} --help` shows all.\n", path, wrong,
-                         did_you_mean(nearest_name(names, wrong)), path);
+      return fmt::format("outrider: there is no {} {}{}; choose {}\n`outrider {} --help` explains them.\n",
+                         path, wrong, did_you_mean(nearest_name(names, wrong)), fmt::join(names, ", "), path);
     if (!names.empty() && command.get_require_subcommand_min() > 0)
       return fmt::format("outrider: {}: say what to do: {}. `outrider {} --help` explains them.\n", path,
                          fmt::join(names, " or "), path);

@@ -305,10 +305,19 @@ void add_sampling_options(CLI::App& app, RequestParams& o, std::string& generati
       ->capture_default_str();
 }
 
+// The range of lengths, for errors that have the flag as it was typed. Words and longer numbers fail the
+// conversion.
+static std::string wrong_draft_length(const std::string& text) {
+  const auto number = parse_number<int>(text);
+  if (!number || (*number >= 0 && *number <= kMaxSpeculativeTokens)) return {};
+  return fmt::format("Value {} not in range 0 to {}", text, kMaxSpeculativeTokens);
+}
+
 void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string& rule) {
   app.add_option("-g,--num-speculative-tokens,--draft-max,--spec-draft-n-max,--speculative-num-draft-tokens",
                  o.num_speculative_tokens,
                  "Tokens of every draft (policy fixed), in place of --gamma-policy; 0: none")
+      ->check(wrong_draft_length)
       ->group("Speculation");
   app.add_option(
          "--gamma-policy", o.gamma_policy,

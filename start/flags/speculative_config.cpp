@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/json_file.h"
@@ -84,14 +86,26 @@ Status take(const std::string& key, const json& value, ClusterSettings& settings
   }
   if (key == "model") {
     ASSIGN_OR_RETURN(const std::string name, text_at(key, value));
-    ASSIGN_OR_RETURN(settings.models.draft_model, find_model(name));
+    auto found = find_model(name);
+    if (!found.ok()) return wrong(key, "is " + found.status().message());
+    settings.models.draft_model = std::move(found).value();
   } else if (key == "num_speculative_tokens") {
     ASSIGN_OR_RETURN(settings.speculation.num_speculative_tokens,
                      number_at(key, value, kMaxSpeculativeTokens));
   } else if (key == "draft_tensor_parallel_size") {
-    ASSIGN_OR_RETURN(settings.models.draft_tensor_parallel_size, number_at(key, value));
+    ASSIGN_OR_RETURN(const int ranks, number_at(key, value));
+    if (ranks != 1 && ranks != 2 && ranks != 4 && ranks != 8)
+      return wrong(key, fmt::format("is {}; choose 1, 2, 4 or 8", ranks));
+    settings.models.draft_tensor_parallel_size = ranks;
   } else if (key == "quantization") {
-    ASSIGN_OR_RETURN(settings.models.draft_weight_format, text_at(key, value));
+    ASSIGN_OR_RETURN(const std::string name, text_at(key, value));
+    constexpr std::string_view kFormats[] = {"auto", "bf16", "int8", "int4", "fp8"};
+    if (std::find(std::begin(kFormats), std::end(kFormats), name) == std::end(kFormats))
+      return wrong(key,
+                   fmt::format("is {}; choose auto (as the file stores it, also AWQ and GPTQ), bf16, int8, "
+                               "int4 or fp8",
+                               printable(name, 64)));
+    settings.models.draft_weight_format = name;
   } else if (key == "rejection_sample_method") {
     ASSIGN_OR_RETURN(const std::string name, text_at(key, value));
     return take_rejection(name, rule);

@@ -44,8 +44,7 @@ const std::string kDraft = demo_draft();
 INSTANTIATE_TEST_SUITE_P(
     Table, BadFlagsTest,
     ::testing::ValuesIn(std::vector<BadFlags>{
-        BadFlags{
-            "gamma_above_limit", {"-g", "65", "--output", "o"}, {"--num-speculative-tokens 65", "0 to 64"}},
+        BadFlags{"gamma_above_limit", {"-g", "65", "--output", "o"}, {"-g 65: must be 0 to 64"}},
         BadFlags{
             "gamma_negative", {"--num-speculative-tokens", "-1"}, {"--num-speculative-tokens -1", "0 to 64"}},
         BadFlags{"gamma_text", {"--num-speculative-tokens", "five"}, {"--num-speculative-tokens", "five"}},
@@ -94,6 +93,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"draft_vocab_negative",
                  {"--draft-vocab-size", "-1", "--draft-model", kDraft},
                  {"--draft-vocab-size -1", "negative"}},
+        BadFlags{"draft_vocab_of_one_token",
+                 {"--draft-vocab-size", "1", "--draft-model", kDraft},
+                 {"--draft-vocab-size 1", "id 0"}},
         BadFlags{"draft_vocab_without_model",
                  {"--draft-vocab-size", "100", "--drafter", "suffix"},
                  {"--draft-vocab-size 100", "--draft-model"}},

@@ -294,6 +294,19 @@ TEST_F(Names, AQuantisationOfTheHubIsFoundInItsCache) {
     EXPECT_NE(error(name).find(file), std::string::npos) << name << ": " << error(name);
 }
 
+TEST_F(Names, WordsThatFitNowhereAreExplained) {
+  const auto err = [](const Arguments& arguments) { return outrider_program(arguments).err; };
+  for (const auto& [said, part] : std::vector<std::pair<std::string, std::string>>{
+           {err({"generate", demo_target(), "Once", "Twice"}), "\"Twice\" is a second text beside \"Once\""},
+           {err({"generate", demo_target(), "Once", "-p", "Twice"}),
+            "--prompt is given more than once (a text"},
+           {err({"simulate", "bogus"}), "there is no simulate bogus; choose plan, run, grid"},
+           {err({"generate", demo_target(), "Once", "-n", "1", "--draft-model", demo_draft(),
+                 "--draft-vocab-size", "1000000"}),
+            "--draft-vocab-size 1000000 has no effect"}})
+    EXPECT_NE(said.find(part), std::string::npos) << part << ": " << said;
+}
+
 TEST_F(Names, SpeculationIsWrittenAsVllmWritesIt) {
   const json config{{"model", demo_draft().string()}, {"num_speculative_tokens", 3}};
   EXPECT_EQ(text({demo_target(), "Once upon", "--speculative-config", config.dump()}), expected_);
@@ -302,7 +315,11 @@ TEST_F(Names, SpeculationIsWrittenAsVllmWritesIt) {
            {R"({"method": "oracle"})", "draft_model"},
            {R"({"num_speculative_tokens": 3})", "\"model\""},
            {R"({"method": "ngram", "num_speculative_tokens": -3})", "whole number"},
-           {R"({"method": "ngram", "num_speculative_tokens": 65})", "0 to 64"},
+           {R"({"method": "ngram", "num_speculative_tokens": 65})",
+            "\"num_speculative_tokens\" must be a whole"},
+           {R"({"model": "no/model"})", "\"model\" is no/model: there is no such path"},
+           {R"({"method": "ngram", "quantization": "q4"})", "\"quantization\" is q4; choose auto"},
+           {R"({"method": "ngram", "draft_tensor_parallel_size": 3})", "\"draft_tensor_parallel_size\" is 3"},
            {R"({"method": "ngram", "disable_by_batch_size": 4})", "no counterpart"},
            {R"({"method": "ngram", "prompt_lookup_max": 4})", "\"prompt_lookup_max\" has no counterpart"},
            {R"({"method": "ngram", "tokens": 4})", "is not a key"},
