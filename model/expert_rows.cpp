@@ -129,7 +129,7 @@ void choose_experts(std::span<float> logits, const RoutingRule& rule, std::span<
     for (ExpertChoice& choice : choices) choice.weight = logits[static_cast<size_t>(choice.expert)];
   else
     weigh_shares(logits, largest, choices);
-  float chosen = is_sigmoid ? 1e-20f : 0;
+  float chosen = is_sigmoid ? rule.added : 0;
   for (const ExpertChoice& choice : choices) chosen += choice.weight;
   for (ExpertChoice& choice : choices) {
     if (rule.renormalise) choice.weight /= chosen;
@@ -184,7 +184,8 @@ void ExpertRows::route(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp
                          .score = config_.score,
                          .groups = config_.groups,
                          .groups_chosen = config_.groups_chosen,
-                         .factor = static_cast<float>(config_.factor)};
+                         .factor = static_cast<float>(config_.factor),
+                         .added = static_cast<float>(config_.added)};
   for (int64_t m = 0; m < rows; ++m) {
     const auto choices =
         std::span(choices_).subspan(static_cast<size_t>(m * chosen), static_cast<size_t>(chosen));

@@ -43,13 +43,14 @@ struct ExpertChoice {
 // groups. A score is the softmax share or the sigmoid of the expert's logit. With corrections ([experts], or
 // empty), choices are ranked by score plus correction, and a group by the sum of its best two; without, a
 // group is ranked by its best. Weights are the scores (divided by the sum of the chosen scores if
-// `renormalise`), times the factor. Overwrites the logits. (DeepSeek-AI 2024, arXiv 2405.04434, section 2.2.2
-// and 2412.19437, section 2.1.2)
+// `renormalise`; sums of sigmoids have `added` added), times the factor. Overwrites the logits. (DeepSeek-AI
+// 2024, arXiv 2405.04434, section 2.2.2 and 2412.19437, section 2.1.2)
 struct RoutingRule {
   bool renormalise = true;
   RouterScore score = RouterScore::kSoftmax;
   int64_t groups = 1, groups_chosen = 1;
   float factor = 1;
+  float added = 1e-20f;  // to the sum of chosen sigmoids
 };
 void choose_experts(std::span<float> logits, const RoutingRule& rule, std::span<const float> corrections,
                     std::span<ExpertChoice> choices);

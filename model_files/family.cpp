@@ -105,6 +105,14 @@ constexpr ExpertNames kErnie45MoeExperts{.block = "mlp.",
                                          .shared_is_gated = false,
                                          .layers_by_range = true,
                                          .correction = "moe_statics.e_score_correction_bias"};
+constexpr ExpertNames kLfm2MoeExperts{.block = "feed_forward.",
+                                      .gate = "w1",
+                                      .up = "w3",
+                                      .down = "w2",
+                                      .count_key = "num_experts",
+                                      .size_key = "moe_intermediate_size",
+                                      .routing = Routing::kSigmoids,
+                                      .correction = "expert_bias"};
 constexpr ExpertNames kDeepseekV3Experts{.block = "mlp.",
                                          .gate = "gate_proj",
                                          .up = "up_proj",
@@ -211,6 +219,18 @@ constexpr std::array kLfm2Keys = std::to_array<Keys>({"norm_eps",
                                                       "conv_use_xavier_init",
                                                       "num_heads",
                                                       "use_pos_enc"});
+
+constexpr std::array kLfm2MoeKeys =
+    std::to_array<Keys>({"norm_eps", "conv_bias", "conv_L_cache", "tie_embedding", "num_experts_per_tok",
+                         "num_dense_layers", "use_expert_bias", "routed_scaling_factor", "norm_topk_prob"});
+constexpr TensorNames kLfm2Names{.attention_norm = "operator_norm",
+                                 .mlp_norm = "ffn_norm",
+                                 .o = "out_proj",
+                                 .mlp = "feed_forward.",
+                                 .gate = "w1",
+                                 .up = "w3",
+                                 .down = "w2",
+                                 .final_norm = "embedding_norm"};
 
 constexpr std::array kFamilies = {
     FamilyTraits{.family = ModelFamily::kLlama,
@@ -489,18 +509,26 @@ constexpr std::array kFamilies = {
         .qk_norm = QkNorm::kHead,
         .q_norm = "q_layernorm",
         .k_norm = "k_layernorm",
-        .names = {.attention_norm = "operator_norm",
-                  .mlp_norm = "ffn_norm",
-                  .o = "out_proj",
-                  .mlp = "feed_forward.",
-                  .gate = "w1",
-                  .up = "w3",
-                  .down = "w2",
-                  .final_norm = "embedding_norm"},
+        .names = kLfm2Names,
         .short_convolutions = true,
         .epsilon_key = "norm_eps",
         .keys = kLfm2Keys,
         .defaults = {.rope_theta = 1e6, .norm_epsilon = 1e-5, .tied = true}},
+    FamilyTraits{.family = ModelFamily::kLfm2Moe,
+                 .title = "LFM2-MoE",
+                 .models = "LFM2-8B-A1B",
+                 .model_type = "lfm2_moe",
+                 .architecture = "Lfm2MoeForCausalLM",
+                 .special = "as LFM2; experts chosen by corrected sigmoids",
+                 .qk_norm = QkNorm::kHead,
+                 .q_norm = "q_layernorm",
+                 .k_norm = "k_layernorm",
+                 .names = kLfm2Names,
+                 .short_convolutions = true,
+                 .epsilon_key = "norm_eps",
+                 .experts = &kLfm2MoeExperts,
+                 .keys = kLfm2MoeKeys,
+                 .defaults = {.rope_theta = 1e6, .norm_epsilon = 1e-5, .tied = true}},
 };
 
 constexpr bool is_in_order() {

@@ -59,6 +59,7 @@ enum class Routing : uint8_t {
   kGroups,          // "topk_method": greedy, or group_limited_greedy (DeepSeek-V2)
   kCorrected,       // noaux_tc: of sigmoids, with a correction, in groups (DeepSeek-V3)
   kCorrectedAlone,  // the same without groups, shared experts and a factor (MiniMax-M2)
+  kSigmoids,        // corrected if "use_expert_bias" is true, without groups and shared experts (LFM2)
   kCorrectedShares  // of shares of a softmax, with a correction (Ernie 4.5)
 };
 

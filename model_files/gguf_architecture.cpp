@@ -63,6 +63,14 @@ constexpr std::array kErnie45MoeGguf =
                             {"leading_dense_block_count", "moe_layer_start_index"},
                             {"interleave_moe_layer_step", "moe_layer_interval"}});
 constexpr std::array kLfm2Gguf = std::to_array<GgufKey>({{"shortconv.l_cache", "conv_L_cache"}});
+constexpr std::array kLfm2MoeGguf =
+    std::to_array<GgufKey>({{"shortconv.l_cache", "conv_L_cache"},
+                            {"leading_dense_block_count", "num_dense_layers"},
+                            {"expert_count", "num_experts"},
+                            {"expert_used_count", "num_experts_per_tok"},
+                            {"expert_feed_forward_length", "moe_intermediate_size"},
+                            {"expert_weights_norm", "norm_topk_prob", Kind::kFlag},
+                            {"expert_weights_scale", "routed_scaling_factor", Kind::kNumber}});
 constexpr std::array kDeepseekGguf =
     std::to_array<GgufKey>({{"leading_dense_block_count", "first_k_dense_replace"},
                             {"attention.kv_lora_rank", "kv_lora_rank"},
@@ -189,10 +197,8 @@ Status complete_ernie45_moe(const GgufKeys&, json& config) {
 
 Status complete_minimax_m2(const GgufKeys& keys, json&) { return check_sigmoid_gating(keys); }
 
-// The file has the MLP's columns as the class computes them. Layers with a short convolution have no KV
-// heads.
-Status complete_lfm2(const GgufKeys& keys, json& config) {
-  config["block_auto_adjust_ff_dim"] = false;
+// Layers with a short convolution have no KV heads.
+Status read_conv_layers(const GgufKeys& keys, json& config) {
   if (config.contains("rms_norm_eps")) config["norm_eps"] = config["rms_norm_eps"];
   config.erase("rms_norm_eps");
   if (!config.contains("conv_L_cache"))
@@ -219,9 +225,21 @@ Status complete_lfm2(const GgufKeys& keys, json& config) {
   return {};
 }
 
+// The file has the MLP's columns as the class computes them.
+Status complete_lfm2(const GgufKeys& keys, json& config) {
+  config["block_auto_adjust_ff_dim"] = false;
+  return read_conv_layers(keys, config);
+}
+
 bool has_correction(const GgufContent& content) {
   return std::any_of(content.tensors.begin(), content.tensors.end(),
                      [](const TensorInfo& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
+}
+
+Status complete_lfm2_moe(const GgufKeys& keys, json& config) {
+  config["use_expert_bias"] = has_correction(keys.content());
+  RETURN_IF_ERROR(read_conv_layers(keys, config));
+  return check_sigmoid_gating(keys);
 }
 
 Status complete_deepseek(const GgufKeys& keys, json& config) {
@@ -322,6 +340,13 @@ constexpr std::array kArchitectures = std::to_array<GgufArchitecture>({
      .kv_heads_by_layer = true,
      .keys = kLfm2Gguf,
      .complete = complete_lfm2},
+    {.name = "lfm2moe",
+     .family = ModelFamily::kLfm2Moe,
+     .has_experts = true,
+     .kv_heads_by_layer = true,
+     .keys = kLfm2MoeGguf,
+     .more_keys = kGatingMore,
+     .complete = complete_lfm2_moe},
     {.name = "deepseek2",
      .family = ModelFamily::kDeepseekV2,
      .has_experts = true,

@@ -223,7 +223,7 @@ Status TensorsOfGguf::add(TensorInfo tensor) {
   for (const char* of_config : {kGgufRopeFactors, kGgufShortFactors, kGgufLongFactors})
     if (tensor.name == of_config) return {};
   const std::string final_norm = "model." + std::string(traits_.names.final_norm) + ".weight";
-  const bool is_lfm2 = architecture_.family == ModelFamily::kLfm2;  // whose norm is named after the embedding
+  const bool is_lfm2 = traits_.short_convolutions;  // whose norm is named after the embedding
   for (const auto& [from, to] :
        {std::pair<std::string_view, std::string>{"token_embd.weight", "model.embed_tokens.weight"},
         {"output_norm.weight", final_norm},

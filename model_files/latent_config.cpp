@@ -76,6 +76,15 @@ Status read_ungrouped_routing(const JsonObject& config, ExpertConfig& out) {
   return {};
 }
 
+Status read_sigmoid_routing(const JsonObject& config, ExpertConfig& out) {
+  out.score = RouterScore::kSigmoid;
+  ASSIGN_OR_RETURN(out.corrected, config.boolean_or("use_expert_bias", true));
+  ASSIGN_OR_RETURN(out.renormalise, config.boolean_or("norm_topk_prob", true));
+  ASSIGN_OR_RETURN(out.factor, config.number_or("routed_scaling_factor", 1, 1e-9, 1e9));
+  out.added = 1e-6;
+  return {};
+}
+
 Status read_grouped_routing(const JsonObject& config, const ExpertNames& names, ExpertConfig& out) {
   const bool corrected = names.routing == Routing::kCorrected;
   out.score = corrected ? RouterScore::kSigmoid : RouterScore::kSoftmax;

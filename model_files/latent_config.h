@@ -16,6 +16,8 @@ Status read_latent_config(const JsonObject& config, ModelConfig& out);
 // Reads the keys that only mixtures of DeepSeek's kind have: groups, scores, shared experts.
 // MiniMax-M2.
 Status read_ungrouped_routing(const JsonObject& config, ExpertConfig& out);
+// LFM2.
+Status read_sigmoid_routing(const JsonObject& config, ExpertConfig& out);
 // Ernie 4.5.
 Status read_shares_routing(const JsonObject& config, ExpertConfig& out);
 Status read_grouped_routing(const JsonObject& config, const ExpertNames& names, ExpertConfig& out);

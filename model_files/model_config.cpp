@@ -54,7 +54,7 @@ Status read_sizes(const JsonObject& config, const FamilyTraits& traits, ModelCon
   ASSIGN_OR_RETURN(out.hidden_size, config.integer("hidden_size", {1, kMaxWidth}));
   ASSIGN_OR_RETURN(out.num_layers, config.integer("num_hidden_layers", {1, kMaxLayers}));
   ASSIGN_OR_RETURN(out.num_heads, config.integer("num_attention_heads", {1, kMaxWidth}));
-  ASSIGN_OR_RETURN(out.intermediate_size, traits.short_convolutions
+  ASSIGN_OR_RETURN(out.intermediate_size, traits.reads("block_auto_adjust_ff_dim")
                                               ? read_adjusted_intermediate_size(config)
                                               : config.integer("intermediate_size", {1, kMaxWidth}));
   ASSIGN_OR_RETURN(out.vocab_size, config.integer("vocab_size", {1, kMaxVocab}));
@@ -196,6 +196,8 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
   experts.biases = names.biases;
   if (names.routing == Routing::kCorrectedAlone) {
     RETURN_IF_ERROR(read_ungrouped_routing(config, experts));
+  } else if (names.routing == Routing::kSigmoids) {
+    RETURN_IF_ERROR(read_sigmoid_routing(config, experts));
   } else if (names.routing == Routing::kCorrectedShares) {
     RETURN_IF_ERROR(read_shares_routing(config, experts));
   } else if (names.routing != Routing::kLargest) {
@@ -336,7 +338,7 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
                                           : read_head_dim(config, traits, out));
   RETURN_IF_ERROR(read_biases(config, traits, out));
   RETURN_IF_ERROR(read_rope(config, traits, out));
-  RETURN_IF_ERROR(traits.short_convolutions ? read_short_convolutions(config, out)
+  RETURN_IF_ERROR(traits.short_convolutions ? read_short_convolutions(config, traits, out)
                                             : read_layer_kinds(config, traits, out));
   RETURN_IF_ERROR(read_dtype(config, out));
   RETURN_IF_ERROR(read_scales(config, traits, out));

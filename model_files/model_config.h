@@ -44,7 +44,8 @@ enum class ModelFamily : uint8_t {
   kErnie45,
   kErnie45Moe,
   kHunyuanDense,
-  kLfm2
+  kLfm2,
+  kLfm2Moe
 };
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
@@ -161,6 +162,7 @@ struct ExpertConfig {
   bool corrected = false;                 // each expert has a number more that counts for the choice alone
   int64_t groups = 1, groups_chosen = 1;  // neighbours; only experts of the best groups are chosen
   double factor = 1;                      // of the weights
+  double added = 1e-20;                   // to the sum of the chosen sigmoids, by which they are divided
   bool operator==(const ExpertConfig&) const = default;
 };
 

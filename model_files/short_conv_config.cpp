@@ -81,19 +81,27 @@ Result<int64_t> read_adjusted_intermediate_size(const JsonObject& config) {
   return size;
 }
 
-Status read_short_convolutions(const JsonObject& config, ModelConfig& out) {
+Status read_short_convolutions(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
   RETURN_IF_ERROR(check_unread_keys(config, out));
   ASSIGN_OR_RETURN(const bool biased, config.boolean_or("conv_bias", false));
   if (biased)
     return config.refused("conv_bias", "is true; short convolutions and their projections have no bias here");
   if (config.has("sliding_window"))
-    return config.refused("sliding_window", "is there, and Lfm2ForCausalLM does not read it; remove it");
+    return config.refused("sliding_window",
+                          fmt::format("is there, and {} does not read it; remove it", traits.architecture));
   constexpr int64_t kMaxTaps = 64;
   ASSIGN_OR_RETURN(const int64_t taps, config.integer_or("conv_L_cache", 3, {1, kMaxTaps}));
   const json* types = config.find("layer_types");
   ASSIGN_OR_RETURN(const auto mixers, types != nullptr ? read_layer_types(config, *types, out.num_layers)
                                                        : read_attention_layers(config, out.num_layers));
-  for (const Mixer mixer : mixers) out.layers.push_back({.mixer = mixer});
+  int64_t dense = out.num_layers;
+  if (traits.experts != nullptr) {
+    ASSIGN_OR_RETURN(dense, config.integer_or("num_dense_layers", 2, {0, kMaxLayers}));
+  }
+  for (const Mixer mixer : mixers) {
+    const auto i = static_cast<int64_t>(out.layers.size());
+    out.layers.push_back({.has_experts = i >= dense, .mixer = mixer});
+  }
   const bool any = std::find(mixers.begin(), mixers.end(), Mixer::kShortConv) != mixers.end();
   out.conv_taps = any ? taps : 0;
   return {};

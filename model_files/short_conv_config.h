@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/json_file.h"
+#include "model_files/family.h"
 #include "model_files/model_config.h"
 
 namespace outrider {
@@ -11,6 +12,6 @@ namespace outrider {
 Result<int64_t> read_adjusted_intermediate_size(const JsonObject& config);
 
 // Fills in conv_taps and layers, and refuses what would compute another function. Other sizes are known.
-Status read_short_convolutions(const JsonObject& config, ModelConfig& out);
+Status read_short_convolutions(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out);
 
 }  // namespace outrider

@@ -219,6 +219,7 @@ struct ExpertChoices {
   int32_t groups = 1, groups_chosen = 1;  // neighbours
   bool renormalise = true;
   float factor = 1;
+  float added = 1e-20f;      // to the sum of chosen sigmoids, by which they are divided
   float* weights = nullptr;  // [rows, experts + 1]
 };
 void choose_experts(StreamView stream, const ExpertChoices& arguments);

@@ -88,7 +88,7 @@ __device__ __forceinline__ void choose(const ExpertChoices& a, const Scores& s, 
       if (e < a.experts) left[j] = expf(s.logits[e] - max) / total + a.correction[e];
     }
   }
-  float chosen = a.is_sigmoid ? 1e-20f : 0.0f;
+  float chosen = a.is_sigmoid ? a.added : 0.0f;
   for (int k = 0; k < a.chosen; ++k) {
     best = -INFINITY;
     OUTRIDER_UNROLL

@@ -82,6 +82,7 @@ void LayerParts::queue_mixture(const DeviceLayer& w, const void* normed, int64_t
                           .groups_chosen = static_cast<int32_t>(experts.groups_chosen),
                           .renormalise = experts.renormalise,
                           .factor = static_cast<float>(experts.factor),
+                          .added = static_cast<float>(experts.added),
                           .weights = room.weights});
   const ChosenWork chosen = queue_choice(stream, w, columns, rows, room);
   products.multiply(rows, normed, config.hidden_size, w.gate_up, room.gate_up, 2 * columns.size(),

@@ -56,6 +56,7 @@ CASES = {
     # The converter takes published lengths alone.
     "hunyuan": {"max_position_embeddings": 32768},
     "lfm2": {},
+    "lfm2-moe": {"routed_scaling_factor": 1.0},
     # A module of multi-token prediction stands behind the last layer.
     "glm4-moe": {"num_nextn_predict_layers": 1},
 }

@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
                           DeepseekV3ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
                           Glm4MoeConfig, Glm4MoeForCausalLM,
-                          GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config,
                           Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
@@ -165,6 +165,12 @@ NEWER_MODELS = {
              dict({k: v for k, v in TINY.items() if k != "rms_norm_eps"}, num_hidden_layers=4, hidden_size=48, num_attention_heads=4,
                   num_key_value_heads=2, intermediate_size=84, block_multiple_of=12, norm_eps=1e-3, conv_L_cache=3,
                   layer_types=["conv", "full_attention", "conv", "conv"], tie_word_embeddings=True), PLAIN),
+    # The first layer has no experts. Corrections are as large as scores.
+    "lfm2-moe": (Lfm2MoeForCausalLM, Lfm2MoeConfig,
+                 dict({k: v for k, v in TINY.items() if k != "rms_norm_eps"}, num_hidden_layers=3, hidden_size=40, num_attention_heads=4,
+                      num_key_value_heads=2, moe_intermediate_size=20, num_dense_layers=1, num_experts=7, num_experts_per_tok=3,
+                      routed_scaling_factor=1.5, norm_eps=1e-3, layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=True),
+                 PLAIN),
 }
 NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3"}  # config.json of transformers 5; the others as older versions wrote it
 GREEDY_STEPS = 24
@@ -192,7 +198,7 @@ def random_weights(model, seed):
         else:  # keeps activations of order one, and attention scores wide enough to matter
             tensor.data = noise * (1.5 / tensor.shape[-1] ** 0.5)
     for name, buffer in sorted(model.named_buffers()):
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
 
 

@@ -252,6 +252,7 @@ TEST_F(CudaOps, ExpertsAreChosenAsOnTheHost) {
       {{.score = RouterScore::kSigmoid}, false, false},
       {{.score = RouterScore::kSigmoid, .groups = 9, .groups_chosen = 4, .factor = 2.5f}, true, false},
       {{.renormalise = false, .score = RouterScore::kSigmoid, .groups = 3, .groups_chosen = 1}, true},
+      {{.score = RouterScore::kSigmoid, .factor = 1.5f, .added = 0.5f}, true, false},
       {{.renormalise = true}, true, false},
       {{.renormalise = false}, true}};
   for (size_t c = 0; c < cases.size(); ++c) {
@@ -271,6 +272,7 @@ TEST_F(CudaOps, ExpertsAreChosenAsOnTheHost) {
                              .groups_chosen = static_cast<int32_t>(rule.groups_chosen),
                              .renormalise = rule.renormalise,
                              .factor = rule.factor,
+                             .added = rule.added,
                              .weights = weights.data()});
     const auto got = to_host(weights, *stream);
     for (size_t m = 0; m < kRows; ++m) {

@@ -157,7 +157,7 @@ class Converted {
         {"ffn_up_shexp", shared() + "up_proj"},
         {"ffn_down_shexp", shared() + "down_proj"},
         {"ffn_gate_inp", router(layer)}};
-    if (has(layer + "operator_norm.weight")) return of_lfm2(layer, part, kind);
+    if (has(layer + "operator_norm.weight") && !part.ends_with("_exps")) return of_lfm2(layer, part, kind);
     if (part == "attn_sinks") return get(layer + "self_attn.sinks").values;
     if (part == "exp_probs_b") {
       for (const char* block : {"block_sparse_moe.", "mlp.moe_statics."})
@@ -185,7 +185,9 @@ class Converted {
                                                    {"shortconv.out_proj", "conv.out_proj"},
                                                    {"ffn_gate", "feed_forward.w1"},
                                                    {"ffn_up", "feed_forward.w3"},
-                                                   {"ffn_down", "feed_forward.w2"}};
+                                                   {"ffn_down", "feed_forward.w2"},
+                                                   {"ffn_gate_inp", "feed_forward.gate"}};
+    if (part == "exp_probs_b") return get(layer + "feed_forward.expert_bias").values;
     EXPECT_TRUE(names.contains(part)) << part;
     return get(layer + names.at(part) + kind).values;
   }
@@ -220,7 +222,8 @@ class Converted {
       }
       return out;
     }
-    const bool is_mixtral = has(layer + "block_sparse_moe.gate.weight");
+    const bool is_lfm2 = has(layer + "feed_forward.gate.weight");
+    const bool is_mixtral = is_lfm2 || has(layer + "block_sparse_moe.gate.weight");
     const std::string name = is_mixtral ? (is_down ? "w2"
                                            : is_up ? "w3"
                                                    : "w1")
@@ -228,8 +231,11 @@ class Converted {
                                            : is_up ? "up_proj"
                                                    : "gate_proj");
     for (int e = 0;; ++e) {
-      const std::string one = layer + (is_mixtral ? "block_sparse_moe" : "mlp") + ".experts." +
-                              std::to_string(e) + "." + name + kind;
+      const std::string one = layer +
+                              (is_lfm2      ? "feed_forward"
+                               : is_mixtral ? "block_sparse_moe"
+                                            : "mlp") +
+                              ".experts." + std::to_string(e) + "." + name + kind;
       if (!has(one)) return out;
       add(get(one));
     }

@@ -16,10 +16,10 @@ std::string testing::no_suite_device() {
 // The emulation takes its time; these differ in everything that its kernels see: sizes, biases, norms, types.
 std::vector<std::string> testing::suite_models() {
   if (cuda::version_text() == "emulation")
-    return {"llama-bias", "qwen2",      "qwen3-bf16",  "gemma2",           "gemma3",
-            "olmo2",      "granite",    "phi3",        "smollm3",          "mixtral",
-            "qwen2-moe",  "gpt-oss",    "deepseek-v2", "deepseek-v2-lite", "deepseek-v3",
-            "glm4-moe",   "minimax-m2", "ernie45-moe", "hunyuan",          "lfm2"};
+    return {
+        "llama-bias",  "qwen2",    "qwen3-bf16", "gemma2",      "gemma3",  "olmo2",       "granite",
+        "phi3",        "smollm3",  "mixtral",    "qwen2-moe",   "gpt-oss", "deepseek-v2", "deepseek-v2-lite",
+        "deepseek-v3", "glm4-moe", "minimax-m2", "ernie45-moe", "hunyuan", "lfm2",        "lfm2-moe"};
   std::vector<std::string> names = kFamilyModels;
   names.insert(names.begin(), kGoldenModels.begin(), kGoldenModels.end());
   return names;

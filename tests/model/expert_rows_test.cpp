@@ -91,6 +91,15 @@ TEST(ChooseExperts, CorrectedShares) {
   EXPECT_NEAR(static_cast<double>(choices[1].weight), std::exp(2) / sum, 1e-6);
 }
 
+TEST(ChooseExperts, SumsOfSigmoidsHaveANumberAdded) {
+  std::vector<float> logits{-20, -21, -25};
+  std::vector<ExpertChoice> choices(2);
+  choose_experts(logits, {.score = RouterScore::kSigmoid, .added = 1e-8f}, {}, choices);
+  const double first = 1 / (1 + std::exp(20)), second = 1 / (1 + std::exp(21));
+  EXPECT_NEAR(static_cast<double>(choices[0].weight), first / (first + second + 1e-8), 1e-5);
+  EXPECT_NEAR(static_cast<double>(choices[1].weight), second / (first + second + 1e-8), 1e-5);
+}
+
 TEST(ChooseExperts, TheBestGroupsByTheirBestExpert) {
   std::vector<float> logits{5, 1, 4, 4, 3, 3};
   const RoutingRule rule{.renormalise = false, .groups = 3, .groups_chosen = 1, .factor = 2};

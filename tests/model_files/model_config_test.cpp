@@ -573,6 +573,34 @@ TEST(ModelConfig, Lfm2HasShortConvolutions) {
   expect_refused(with(llama(), {{"layer_types", {"conv", "conv"}}}), "layer_types", "conv");
 }
 
+// As LiquidAI/LFM2-8B-A1B has it, with fewer layers.
+TEST(ModelConfig, Lfm2MoeHasShortConvolutionsAndExperts) {
+  const json moe = without(
+      with(family(ModelFamily::kLfm2Moe), {{"num_hidden_layers", 4},
+                                           {"norm_eps", 1e-5},
+                                           {"layer_types", {"conv", "conv", "full_attention", "conv"}},
+                                           {"conv_L_cache", 3},
+                                           {"norm_topk_prob", true},
+                                           {"use_expert_bias", true},
+                                           {"routed_scaling_factor", 1.0}}),
+      "rms_norm_eps");
+  const auto config = read(moe);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->intermediate_size, 172) << "as it stands";
+  for (const int64_t i : {0, 1, 2, 3}) {
+    EXPECT_EQ(config->is_conv(i), i != 2) << i;
+    EXPECT_EQ(config->layer(i).has_experts, i >= 2) << i;
+  }
+  EXPECT_TRUE(config->experts->corrected && config->experts->renormalise);
+  EXPECT_EQ(config->experts->score, RouterScore::kSigmoid);
+  EXPECT_EQ(config->experts->added, 1e-6);
+  EXPECT_TRUE(read(with(moe, {{"num_dense_layers", 1}}))->layer(1).has_experts);
+  const auto plain = read(with(moe, {{"use_expert_bias", false}, {"norm_topk_prob", false}}));
+  EXPECT_FALSE(plain->experts->corrected || plain->experts->renormalise);
+  expect_refused(with(moe, {{"block_ff_dim", 100}}), "block_ff_dim", "not understood");
+  expect_refused(with(moe, {{"n_group", 2}}), "n_group", "not understood");
+}
+
 // As mistralai/Mistral-Small-3.1-24B and google/gemma-3-4b-it have it, with smaller sizes.
 TEST(ModelConfig, TheTextModelOfAModelForImagesIsRead) {
   json text = without(mistral(), "architectures");

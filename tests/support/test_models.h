@@ -28,12 +28,11 @@ inline const std::vector<std::string> kGoldenModels{
 
 // Further model families, attention windows and rotary embeddings.
 inline const std::vector<std::string> kFamilyModels{
-    "gemma2",        "gemma3",           "phi3",           "olmo2",        "granite",
-    "smollm3",       "mixtral",          "mistral-window", "qwen3-window", "llama-linear",
-    "llama-dynamic", "qwen2-yarn",       "qwen2-moe",      "qwen3-moe",    "gpt-oss",
-    "deepseek-v2",   "deepseek-v2-lite", "deepseek-v3",    "olmo3",        "seed-oss",
-    "glm4-moe",      "minimax-m2",       "ernie45",        "ernie45-moe",  "hunyuan",
-    "lfm2"};
+    "gemma2",    "gemma3",         "phi3",         "olmo2",        "granite",          "smollm3",
+    "mixtral",   "mistral-window", "qwen3-window", "llama-linear", "llama-dynamic",    "qwen2-yarn",
+    "qwen2-moe", "qwen3-moe",      "gpt-oss",      "deepseek-v2",  "deepseek-v2-lite", "deepseek-v3",
+    "olmo3",     "seed-oss",       "glm4-moe",     "minimax-m2",   "ernie45",          "ernie45-moe",
+    "hunyuan",   "lfm2",           "lfm2-moe"};
 
 inline std::filesystem::path golden_model(const std::string& name) {
   return outrider::source_dir() / "tests/goldens/models" / name;
