@@ -68,7 +68,7 @@ Result<std::string> address_for_others(const Topology& topology, const RankPlace
 }
 
 // The coordinator's address that all others can reach; an error if there is none.
-Result<std::string> remote_host(const BootstrapOptions& options, const ZmqOptions& zmq,
+Result<std::string> remote_host(const RendezvousOptions& options, const ZmqOptions& zmq,
                                 const Topology& topology,
                                 const std::vector<std::vector<HostAddress>>& addresses) {
   if (!zmq.curve && !zmq.allow_remote)
@@ -97,14 +97,14 @@ Result<std::unique_ptr<Transport>> listen_remote(const std::string& host, const 
 }
 
 // Called by the coordinator: fills its end and the endpoints of `context`.
-Status start_listening(RankContext& context, const BootstrapOptions& options, const ZmqOptions& zmq,
+Status start_listening(RankContext& context, const RendezvousOptions& options, const ZmqOptions& zmq,
                        bool one_host, const std::vector<std::vector<HostAddress>>& addresses) {
   if (!one_host) {
     ASSIGN_OR_RETURN(const std::string host, remote_host(options, zmq, context.topology, addresses));
     ASSIGN_OR_RETURN(context.transport, listen_remote(host, zmq));
   } else {
     // A name in the abstract namespace, for this user only: it leaves no file behind.
-    const std::string address = options.wire == BootstrapOptions::Wire::kTcp
+    const std::string address = options.wire == RendezvousOptions::Wire::kTcp
                                     ? "tcp://127.0.0.1:*"
                                     : fmt::format("ipc://@outrider-{:016x}{:016x}", random_id(), random_id());
     ASSIGN_OR_RETURN(context.transport, make_zmq_server(address, zmq));
@@ -178,7 +178,7 @@ Status agree(Collectives& world, const Status& mine) {
   return Status(code, mine.ok() ? fmt::format("rank {} could not start: {}", rank, reason) : mine.message());
 }
 
-Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions& options) {
+Result<RankContext> bootstrap(const MpiComm& world_comm, const RendezvousOptions& options) {
   const auto world =
       make_mpi_collectives(world_comm.duplicate(), Waiting::kYield, {.timeout = options.timeout});
   const Waiting waiting = choose_waiting(world_comm);
@@ -205,7 +205,7 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
 
   ZmqOptions zmq = options.zmq;
   // The name of a Unix socket is known to this user only; other connections need keys.
-  if (!one_host || options.wire == BootstrapOptions::Wire::kTcp) hand_out_keys(*world, coordinator, zmq);
+  if (!one_host || options.wire == RendezvousOptions::Wire::kTcp) hand_out_keys(*world, coordinator, zmq);
   context.curve = zmq.curve;
   const auto addresses = gather_addresses(*world);
   Status listening;

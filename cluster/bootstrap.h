@@ -17,7 +17,7 @@
 
 namespace outrider {
 
-struct BootstrapOptions {
+struct RendezvousOptions {
   std::string layout;             // --layout, empty: default_layout; rank 0's value applies
   int groups = 1;                 // --data-parallel-size; rank 0's value applies
   int draft_width = 1;            // --draft-tensor-parallel-size; rank 0's value applies
@@ -54,6 +54,6 @@ Status agree(Collectives& world, const Status& mine);
 std::vector<HostInfo> gather_hosts(Collectives& world, int gpus);
 
 // Collective over `world`, all ranks of the job. A failure is collective, too: every rank gets an error.
-Result<RankContext> bootstrap(const MpiComm& world, const BootstrapOptions& options);
+Result<RankContext> bootstrap(const MpiComm& world, const RendezvousOptions& options);
 
 }  // namespace outrider

@@ -329,7 +329,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   set_thread_role(fmt::format("rank/{}", world->rank()));
   if (Status refused = agree(*world, {}); !refused.ok())
     return fail(refused, world->rank() == 0);  // see leave()
-  BootstrapOptions meeting;
+  RendezvousOptions meeting;
   meeting.layout = settings.mpi.layout;
   meeting.groups = settings.models.data_parallel_size;
   meeting.draft_width = settings.models.draft_tensor_parallel_size;

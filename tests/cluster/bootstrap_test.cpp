@@ -12,8 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-BootstrapOptions options_for_tests() {
-  BootstrapOptions options;
+RendezvousOptions options_for_tests() {
+  RendezvousOptions options;
   options.timeout = 20s;
   options.collectives.timeout = 20s;
   return options;
@@ -55,7 +55,7 @@ void sum_in_target_group(RankContext& context) {
 class BootstrapTest : public testing::Test {
  protected:
   static int rank() { return mpi_test_world().rank(); }
-  void run(const BootstrapOptions& options, std::string* endpoint = nullptr) {
+  void run(const RendezvousOptions& options, std::string* endpoint = nullptr) {
     auto context = bootstrap(mpi_test_world(), options);
     ASSERT_TRUE(context.ok()) << context.status().message();
     EXPECT_EQ(context->self.rank.value(), rank());
@@ -73,7 +73,7 @@ TEST_F(BootstrapTest, DefaultLayoutOverUnixSockets) {
 
 TEST_F(BootstrapTest, AnyOrderOfRolesOverTcp) {
   auto options = options_for_tests();
-  options.wire = BootstrapOptions::Wire::kTcp;
+  options.wire = RendezvousOptions::Wire::kTcp;
   options.layout = "target=2,draft=1,coordinator=1";
   std::string endpoint;
   run(options, &endpoint);
