@@ -196,7 +196,6 @@ bool is_spared(const Status& status, const RankContext& rank) {
 }
 
 Result<Preparation> prepare_rank(const ClusterSettings& settings, RankContext& rank) {
-  RETURN_IF_ERROR(check_roles(settings, rank.topology));
   RETURN_IF_ERROR(check_pool_settings(settings));
   if (settings.targets_join())
     return unsupported(
@@ -230,10 +229,11 @@ Result<RankSetup> setup_of(const ClusterSettings& settings, const Preparation& p
   return RankSetup();  // its process has nothing to compare
 }
 
-// Collective. The rank's preparation, if it agrees with the other ranks'.
-Result<Preparation> prepare_alike(Collectives& world, const ClusterSettings& settings, RankContext& rank,
-                                  RoleThreads threads) {
-  auto prepared = prepare_rank(settings, rank);
+// Collective. The rank's preparation, if it agrees with the other ranks'. `roles`: check_roles() of the flags
+// as they were given; `settings` have the layout's sizes.
+Result<Preparation> prepare_alike(Collectives& world, const Status& roles, const ClusterSettings& settings,
+                                  RankContext& rank, RoleThreads threads) {
+  auto prepared = roles.ok() ? prepare_rank(settings, rank) : Result<Preparation>(roles);
   Result<RankSetup> setup = RankSetup();
   if (prepared.ok()) setup = setup_of(settings, *prepared, rank);
   const Status alike = compare_setups(world, setup.ok() ? *setup : RankSetup(), threads.count);
@@ -351,7 +351,8 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   rank_settings.quiet |= !coordinates && !(rank.self.is_leader() && rank.self.group == 0);
   const int cores = share_of_cores(*world, rank);
   const RoleThreads threads = role_threads(settings.models.threads, cores);
-  const Result<Preparation> prepared = prepare_alike(*world, rank_settings, rank, threads);
+  const Result<Preparation> prepared =
+      prepare_alike(*world, check_roles(settings, rank.topology), rank_settings, rank, threads);
   std::vector<int> threads_of(static_cast<size_t>(world->size()));
   world->all_gather(std::as_bytes(std::span(&threads.count, 1)),
                     std::as_writable_bytes(std::span(threads_of)));

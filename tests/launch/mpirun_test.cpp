@@ -60,6 +60,8 @@ TEST_F(Mpirun, TargetGroupsGiveTheTextsOfOneProcess) {
 TEST_F(Mpirun, RefusesAFlagThatContradictsTheLayout) {
   expect_refused(run(3, {"--layout", "coordinator=1,target=2", "--data-parallel-size", "2"}),
                  {"--data-parallel-size 2", "target=2xRANKS"});
+  expect_refused(run(3, {"--layout", "coordinator=1,target=2", "--tensor-parallel-size", "4"}),
+                 {"--tensor-parallel-size 4", "2 target ranks", "drop"});
 }
 
 // Forty tokens at temperature 1 from the demo pair, in drafts of three under a p/q rule.
