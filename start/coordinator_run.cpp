@@ -7,6 +7,8 @@
 
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
+#include "comm/cores.h"
+#include "start/preflight.h"
 
 namespace outrider {
 namespace {
@@ -62,6 +64,10 @@ int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coor
   if (settings.targets_join())
     if (const Status known = identify_target(settings, *prepared); !known.ok()) return fail(known);
   tell_all(*prepared, settings);
+  if (settings.mpi.preflight) {
+    print_preflight(settings, role_threads(settings.models.threads, usable_cores()));
+    return kExitOk;
+  }
   return tell(coordinate(settings, *prepared, nullptr));
 }
 

@@ -19,6 +19,7 @@
 #include "start/draft_child.h"
 #include "start/draft_ranks.h"
 #include "start/listener.h"
+#include "start/preflight.h"
 #include "start/rank_setup.h"
 #include "start/roles.h"
 #include "start/row_links.h"
@@ -357,6 +358,11 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   world->all_gather(std::as_bytes(std::span(&threads.count, 1)),
                     std::as_writable_bytes(std::span(threads_of)));
 
+  if (settings.mpi.preflight) {
+    Status checked = agree(*world, prepared.status());
+    if (checked.ok()) checked = check_ranks(*world, rank, rank_settings, threads);
+    return checked.ok() ? kExitOk : fail(checked, coordinates);
+  }
   if (coordinates) {
     // For the report, which speaks of the target.
     const RankPlace& leader = rank.topology.at(rank.topology.leader());

@@ -58,19 +58,6 @@ std::vector<T> gather(Collectives& world, const T& mine) {
   return all;
 }
 
-// Every rank's text, in rank order.
-std::vector<std::string> gather_texts(Collectives& world, const std::string& mine) {
-  const std::vector<uint64_t> sizes = gather(world, uint64_t{mine.size()});
-  const size_t slot = std::max<uint64_t>(1, *std::max_element(sizes.begin(), sizes.end()));
-  std::vector<std::byte> own(slot), all(slot * sizes.size());
-  std::memcpy(own.data(), mine.data(), mine.size());
-  world.all_gather(own, all);
-  std::vector<std::string> texts;
-  for (size_t r = 0; r < sizes.size(); ++r)
-    texts.emplace_back(reinterpret_cast<const char*>(all.data() + r * slot), sizes[r]);
-  return texts;
-}
-
 // The setup of a rank as it travels, with who its files are.
 struct Known {
   std::string ranks, name, host;
@@ -240,6 +227,18 @@ std::string this_host() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
   return name.data();
+}
+
+std::vector<std::string> gather_texts(Collectives& world, const std::string& mine) {
+  const std::vector<uint64_t> sizes = gather(world, uint64_t{mine.size()});
+  const size_t slot = std::max<uint64_t>(1, *std::max_element(sizes.begin(), sizes.end()));
+  std::vector<std::byte> own(slot), all(slot * sizes.size());
+  std::memcpy(own.data(), mine.data(), mine.size());
+  world.all_gather(own, all);
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < sizes.size(); ++r)
+    texts.emplace_back(reinterpret_cast<const char*>(all.data() + r * slot), sizes[r]);
+  return texts;
 }
 
 Result<RankSetup> target_setup(const RoleSettings& settings, const Preparation& prepared, std::string name) {

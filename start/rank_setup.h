@@ -34,6 +34,9 @@ struct RankSetup {
 
 std::string this_host();
 
+// Collective: every rank's text, in rank order.
+std::vector<std::string> gather_texts(Collectives& world, const std::string& mine);
+
 // The setup of a rank that computes with the target, in any group; and of the coordinator, which only plans
 // for it.
 Result<RankSetup> target_setup(const RoleSettings& settings, const Preparation& prepared, std::string name);

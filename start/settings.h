@@ -107,6 +107,7 @@ struct MpiSettings {
   std::string layout;
   bool allow_remote = false;  // on several hosts: the coordinator listens on the network
   std::string bind_host;      // its address there; empty: that of its host name
+  bool preflight = false;     // check the job and end (preflight.h)
 };
 
 // All settings for the start of a run.

@@ -227,6 +227,12 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
                  "Default: what its host name resolves to, or its first interface; on one host always "
                  "loopback")
       ->group("Models");
+  app.add_flag(
+         "--preflight", o.mpi.preflight,
+         "Check everything that a run with these flags checks before it loads a model, print each rank's "
+         "role, host, device, threads, free memory and clock, and end. Under mpirun the ranks compare "
+         "their flags and weights, and each exchanges a message with the coordinator")
+      ->group("Models");
 }
 
 void add_pool_options(CLI::App& app, PoolSettings& o) {

@@ -381,6 +381,26 @@ TEST_F(Mpirun, TheDoctorSpeaksOnce) {
   EXPECT_EQ(told.out.find("instruction sets", at + 1), std::string::npos) << told.describe();
 }
 
+// A rank with another copy of the model is named; ranks that agree are listed with their roles, and no text
+// is written.
+TEST_F(Mpirun, APreflightListsTheRanksAndLoadsNothing) {
+  const Arguments job{"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=1,target=2",
+                      "--preflight"};
+  const Outcome fine = run(4, job);
+  ASSERT_TRUE(fine.succeeded()) << fine.describe();
+  for (const char* part : {"coordinator", "draft 0", "target, rank 0", "target, rank 1", "All 4 ranks"})
+    EXPECT_NE(fine.out.find(part), std::string::npos) << part << fine.describe();
+  EXPECT_EQ(fine.out.find("Lily"), std::string::npos) << fine.out;
+  size_t linked = 0;
+  for (size_t at = fine.out.find(" ok\n"); at != std::string::npos; at = fine.out.find(" ok\n", at + 1))
+    ++linked;
+  EXPECT_EQ(linked, 2u) << "the draft worker and the target's leader: " << fine.out;
+  expect_refused(run(4, job + Arguments{"--tensor-parallel-size", "4"}), {"--tensor-parallel-size", "drop"});
+  const Outcome one = generate({"--prompt", "Once", "--preflight"});
+  EXPECT_EQ(one.code, 0) << one.describe();
+  EXPECT_NE(one.out.find("all roles"), std::string::npos) << one.out;
+}
+
 // Ranks with different weights would write a text of neither model, and ranks with different sizes would
 // overrun buffers. The error comes before any model is loaded.
 TEST_F(Mpirun, RanksThatDifferAreToldWhoAndInWhat) {
