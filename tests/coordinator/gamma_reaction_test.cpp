@@ -608,6 +608,25 @@ TEST(GammaReaction, OneSequenceFindsOutWhatDraftsCost) {
             (std::vector<bool>{true, true, true}));
 }
 
+// A draft token of this process takes `draft` passes, as both workers measured. Where no acceptance could
+// pay, trials are an eighth as frequent: they take the target's cores, and can only find that costs have
+// changed.
+TEST(GammaReaction, TrialsAreRareWhereNoAcceptanceWouldPay) {
+  const auto trials = [](double draft, bool local) {
+    Rounds rounds("ewma", {.alpha = 0.02,
+                           .draft = draft,
+                           .probe_drafts = ProbeDraftMode::kTests,
+                           .local = local,
+                           .shares_cores = true,
+                           .is_measured = true});
+    rounds.speedup(8000);
+    return rounds.probe_drafts;
+  };
+  EXPECT_GE(trials(0.8, true), 2 * trials(1.2, true)) << "0.8 passes pay at an acceptance of 0.95";
+  EXPECT_GE(trials(1.2, true), 1) << "costs may change";
+  EXPECT_GE(trials(1.2, false), 2 * trials(1.2, true)) << "of a worker elsewhere the price is not sure";
+}
+
 TEST(GammaReaction, ProbeDraftsBringDraftingBack) {
   for (const ProbeDraftMode probe_drafts : {ProbeDraftMode::kCosts, ProbeDraftMode::kTests})
     for (uint64_t seed = 1; seed <= 20; ++seed) {
