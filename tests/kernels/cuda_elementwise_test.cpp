@@ -8,6 +8,7 @@
 #include "comm/cuda/peer_kernels.h"
 #include "comm/device_group.h"
 #include "model/expert_rows.h"
+#include "model/kv/cpu_kv_storage.h"
 #include "tests/kernels/cuda_test_support.h"
 #include "tests/support/test_models.h"
 
@@ -315,6 +316,64 @@ TEST_F(CudaOps, GraphReplaysWithNewInputs) {
   }
   EXPECT_EQ(results[0], results[2]);
   EXPECT_NE(results[0], results[1]);
+}
+
+// A text in two blocks and a tree behind it: slots 18 and 19 have position 18, and slot 20 follows slot 19.
+TEST_F(CudaOps, ShortConvolutionsEqualTheHosts) {
+  constexpr int32_t kChannels = 150, kTaps = 3, kRows = 21, kTree = 18;
+  const auto projected = random_floats(kRows * 3 * kChannels, 1), taps = random_floats(kTaps * kChannels, 2);
+  const std::vector<int32_t> tables{1, 0}, tails{19, 19, 20};
+  std::vector<int32_t> positions, tail_begins(kRows, kNoTail), tail_at(kRows, 0);
+  for (int32_t row = 0; row < kRows; ++row) positions.push_back(row < 19 ? row : row - 1);
+  tail_begins[19] = tail_begins[20] = kTree;
+  tail_at[20] = 1;
+  const auto device_projected = to_device(projected, *stream), device_taps = to_device(taps, *stream);
+  const auto device_positions = to_device(positions, *stream), device_tables = to_device(tables, *stream),
+             device_begins = to_device(tail_begins, *stream), device_at = to_device(tail_at, *stream),
+             device_tails = to_device(tails, *stream),
+             row_table = to_device(std::vector<int32_t>(kRows, 0), *stream);
+  const DeviceBatch batch{.positions = device_positions.data(),
+                          .row_table = row_table.data(),
+                          .tables = device_tables.data(),
+                          .tail_begins = device_begins.data(),
+                          .tail_at = device_at.data(),
+                          .tails = device_tails.data(),
+                          .table_stride = 2};
+  ThreadPool pool(1);
+  for (const KvType type : {KvType::kFloat32, KvType::kBFloat16}) {
+    const CpuKvStorage host({.layers = 1, .type = type, .conv_layers = {true}, .conv_channels = kChannels},
+                            2);
+    std::vector<AttentionRow> rows;
+    std::vector<float> gates, expected(kRows * kChannels);
+    for (int32_t row = 0; row < kRows; ++row) {
+      const float* const b = projected.data() + row * 3 * kChannels;
+      std::vector<float> product;
+      for (int32_t c = 0; c < kChannels; ++c) product.push_back(b[c] * b[2 * kChannels + c]);
+      store_row(host.layer(0), tables[static_cast<size_t>(row / kBlockTokens)], row % kBlockTokens, product);
+      gates.insert(gates.end(), b + kChannels, b + 2 * kChannels);
+      const auto at = static_cast<size_t>(row);
+      rows.push_back({.block_table = tables.data(),
+                      .position = positions[at],
+                      .tail_begin = kTree,
+                      .tail_slots = tail_begins[at] == kNoTail ? nullptr : tails.data() + tail_at[at]});
+    }
+    outrider::short_convolution(pool, TensorView<const float, 2>(gates.data(), {kRows, kChannels}),
+                                host.layer(0), taps, rows,
+                                TensorView<float, 2>(expected.data(), {kRows, kChannels}));
+    KvLayer layer{.type = type, .kv_heads = 1, .head_dim = kChannels, .latent_dim = kChannels};
+    const DeviceBuffer<float> kept(2 * layer.block_elements()), out(kRows * kChannels);
+    layer.keys = kept.data();
+    const ShortConvArguments arguments{.projected = device_projected.data(),
+                                       .rows = kRows,
+                                       .channels = kChannels,
+                                       .taps = device_taps.data(),
+                                       .count = kTaps,
+                                       .out = out.data()};
+    store_conv_rows(*stream, batch, layer, arguments);
+    short_convolution(*stream, batch, layer, arguments);
+    const auto got = to_host(out, *stream);
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-5f) << i;
+  }
 }
 
 }  // namespace
