@@ -104,7 +104,7 @@ struct RopeConfig {
 
 enum class LayerRope : uint8_t { kMain, kLocal, kNone };
 
-// What a layer has in front of its MLP. kShortConv: in_proj makes B, C and x of a row; the layer yields
+// The part of a layer in front of its MLP. kShortConv: in_proj makes B, C and x of a row; the layer yields
 // out_proj of C * conv(B * x), where conv is causal and runs over the last few rows of each channel by itself
 // (LFM2).
 enum class Mixer : uint8_t { kAttention, kShortConv };

@@ -1,4 +1,4 @@
-// The cost of passes by their number of rows, as somebody measured it.
+// The measured cost of passes by their number of rows.
 #pragma once
 
 #include <algorithm>

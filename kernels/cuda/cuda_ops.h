@@ -292,7 +292,7 @@ struct ShortConvArguments {
   void* out = nullptr;  // [rows, channels] of `type`
   WeightType type = WeightType::kFloat32;
 };
-// What the layer keeps of each row = B * x.
+// Stores B * x of each row in the cache.
 void store_conv_rows(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
                      const ShortConvArguments& arguments);
 // out[m, c] = C[m, c] * sum over t of taps[t, c] * kept(position - count + 1 + t)[c], as short_convolution()

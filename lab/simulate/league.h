@@ -38,7 +38,7 @@ struct LeagueRow {
 };
 
 Result<std::vector<LeagueRow>> run_league(const LeagueOptions& options);
-// What a pass costs, in a sentence without a full stop.
+// The cost of a pass, as a sentence without a full stop.
 std::string describe_passes(const LeagueOptions& options);
 std::string league_report(const LeagueOptions& options, const std::vector<LeagueRow>& rows);
 void fill_json(const LeagueOptions& options, const std::vector<LeagueRow>& rows, nlohmann::json& out);

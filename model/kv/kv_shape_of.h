@@ -1,4 +1,4 @@
-// What the layers of a model keep of a token on one rank, the same for every back-end.
+// The sizes of the KV cache of one rank, the same for every back-end.
 #pragma once
 
 #include "base/kv_shape.h"

@@ -200,7 +200,7 @@ Status in_own_names(ApiKind kind, const Status& status) {
   if (kind == ApiKind::kMessages) names = kOfMessages;
   if (kind == ApiKind::kResponses) names = kOfResponses;
   std::string message = status.message();
-  // Messages of these bodies were split and added, so their numbers are not the client's.
+  // These bodies' messages were split and added, so their numbers differ from the client's.
   constexpr std::string_view kNumbered = "\"messages\"[";
   if (!names.empty() && message.starts_with(kNumbered))
     message.erase(kNumbered.size() - 1, message.find(']') + 2 - kNumbered.size());
