@@ -49,7 +49,8 @@ void add_limit_options(CLI::App& app, ServeOptions& o) {
       "Open connections; where all are taken, the one that was silent longest makes room, or a new one gets "
       "503");
   add("--max-body-bytes", http.body_bytes, size_t{1} << 30, "Bytes of a request; a longer one gets 413");
-  add("--max-header-bytes", http.header_bytes, size_t{1} << 20, "Bytes of the headers of a request; longer ones get 431");
+  add("--max-header-bytes", http.header_bytes, size_t{1} << 20,
+      "Bytes of the headers of a request; longer ones get 431");
   add("--max-unsent-bytes", http.unsent_bytes, size_t{1} << 30,
       "Of events that a client does not read; with more it is cut off");
   add("--max-choices", o.api_limits.choices, 1 << 20, "The most that `n` of a request may be");
@@ -85,7 +86,8 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   app.add_option("--served-model-name", o.served_model_names,
                  "What clients call the model; may be repeated, or several with commas, the first is what "
-                 "answers say. Default: --model as it was written")
+                 "answers say. Default: org/name of the Hugging Face cache, else the "
+                 "name of the file or directory")
       ->delimiter(',')
       ->group("Server");
   app.add_option("--api-key-file", o.api_key_file,
@@ -105,9 +107,10 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
                  "Origins of web pages that may ask from a browser, such as https://example.org; '*': all")
       ->delimiter(',')
       ->group("Server");
-  app.add_option("--trusted-proxies", o.trusted_proxies,
-                 "Addresses or networks (10.0.0.0/8) of proxies whose X-Forwarded-For names the client: clients "
-                 "behind them take turns, and stand in the access log, by their own addresses")
+  app.add_option(
+         "--trusted-proxies", o.trusted_proxies,
+         "Addresses or networks (10.0.0.0/8) of proxies whose X-Forwarded-For names the client: clients "
+         "behind them take turns, and stand in the access log, by their own addresses")
       ->delimiter(',')
       ->group("Server");
   app.add_option("--access-log", o.access_log,
@@ -200,7 +203,8 @@ Result<std::vector<std::string>> read_api_keys(const std::string& file) {
 std::string explain_exposure(const ServeOptions& o) {
   if (is_loopback(o.host) || !o.api_key_file.empty() || !o.api_keys.empty()) return {};
   return fmt::format(
-      "outrider: WARNING: --host {} lets every machine that reaches this one send requests, read the metrics and fill "
+      "outrider: WARNING: --host {} lets every machine that reaches this one send requests, read the metrics "
+      "and fill "
       "the queue: there is no --api-key-file\n",
       o.host);
 }

@@ -113,6 +113,13 @@ Result<std::string> choose_gguf(const std::string& text, const fs::path& snapsho
 }  // namespace
 
 Result<std::string> find_model(const std::string& written) {
+  for (const fs::path& path : {fs::path(written), fs::path(written) / "config.json"}) {
+    std::error_code error;
+    (void)fs::status(path, error);
+    if (error == std::errc::permission_denied)
+      return invalid_argument(
+          fmt::format("{}: permission denied; this user may not read it", printable(path.string())));
+  }
   if (is_entry(written)) return written;
   const std::string text(without_hub(written));
   const size_t slash = text.find('/');
