@@ -226,7 +226,7 @@ Result<RankSetup> setup_of(const ClusterSettings& settings, const Preparation& p
   if (rank.self.role == Role::kTarget) return target_setup(settings, prepared, name);
   if (rank.self.role == Role::kDraft && rank.topology.draft_width() > 1)
     return draft_setup(settings, prepared, fmt::format("draft worker {}", rank.self.group), name);
-  if (rank.self.role == Role::kCoordinator) return coordinator_setup(settings, name);
+  if (rank.self.role == Role::kCoordinator) return coordinator_setup(settings, prepared, name);
   return RankSetup();  // its process has nothing to compare
 }
 

@@ -51,6 +51,18 @@ void add_speculation(RankSetup& setup, const RoleSettings& settings) {
                       {"--synthetic-acceptance", s.synthetic_acceptance}});
 }
 
+// What the coordinator plans with and writes into reports, and the target ranks allocate and compute with.
+void add_target_sizes(RankSetup& setup, const RoleSettings& settings, const Preparation& prepared) {
+  const ModelSettings& m = settings.models;
+  setup.facts.insert(setup.facts.end(), {{"--max-model-len", std::to_string(prepared.max_model_len)},
+                                         {"--max-num-seqs", std::to_string(m.max_num_seqs)},
+                                         {"--kv-cache-tokens", std::to_string(m.kv_cache_tokens)},
+                                         {"--weight-format", m.weight_format},
+                                         {"--activation-format", m.activation_format},
+                                         {"--kv-dtype", m.kv_dtype},
+                                         {"--speculative-tree", settings.speculation.speculative_tree}});
+}
+
 template <class T>
 std::vector<T> gather(Collectives& world, const T& mine) {
   std::vector<T> all(static_cast<size_t>(world.size()));
@@ -246,15 +258,8 @@ Result<RankSetup> target_setup(const RoleSettings& settings, const Preparation& 
   RankSetup setup{.ranks = "the target ranks", .name = std::move(name), .facts = {}, .weights = {}};
   RETURN_IF_ERROR(add_model(setup, "--model", m.model));
   add_speculation(setup, settings);
-  setup.facts.insert(setup.facts.end(), {{"--max-model-len", std::to_string(prepared.max_model_len)},
-                                         {"--max-num-seqs", std::to_string(m.max_num_seqs)},
-                                         {"--kv-cache-tokens", std::to_string(m.kv_cache_tokens)},
-                                         {"--weight-format", m.weight_format},
-                                         {"--activation-format", m.activation_format},
-                                         {"--kv-dtype", m.kv_dtype},
-                                         {"--device", device_kind(m)},
-                                         {"--isa", isa_of(m)},
-                                         {"--speculative-tree", settings.speculation.speculative_tree}});
+  add_target_sizes(setup, settings, prepared);
+  setup.facts.insert(setup.facts.end(), {{"--device", device_kind(m)}, {"--isa", isa_of(m)}});
   setup.weights.push_back({"--model", m.model});
   const auto q = parse_q_format(settings.speculation.q_format);
   const bool computes_q = q.ok() && q->kind == QKind::kHidden && m.uses_draft_model();
@@ -266,10 +271,12 @@ Result<RankSetup> target_setup(const RoleSettings& settings, const Preparation& 
   return setup;
 }
 
-Result<RankSetup> coordinator_setup(const RoleSettings& settings, std::string name) {
+Result<RankSetup> coordinator_setup(const RoleSettings& settings, const Preparation& prepared,
+                                    std::string name) {
   RankSetup setup{.ranks = "the target ranks", .name = std::move(name), .facts = {}, .weights = {}};
   RETURN_IF_ERROR(add_model(setup, "--model", settings.models.model));
   add_speculation(setup, settings);
+  add_target_sizes(setup, settings, prepared);
   return setup;
 }
 

@@ -40,7 +40,8 @@ std::vector<std::string> gather_texts(Collectives& world, const std::string& min
 // The setup of a rank that computes with the target, in any group; and of the coordinator, which only plans
 // for it.
 Result<RankSetup> target_setup(const RoleSettings& settings, const Preparation& prepared, std::string name);
-Result<RankSetup> coordinator_setup(const RoleSettings& settings, std::string name);
+Result<RankSetup> coordinator_setup(const RoleSettings& settings, const Preparation& prepared,
+                                    std::string name);
 // The setup of a rank of the draft worker `worker`.
 Result<RankSetup> draft_setup(const RoleSettings& settings, const Preparation& prepared,
                               const std::string& worker, std::string name);

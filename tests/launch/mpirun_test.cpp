@@ -432,6 +432,8 @@ TEST_F(Mpirun, RanksThatDifferAreToldWhoAndInWhat) {
                  {"the target ranks differ in config.json of --model", "rank 2 on host"});
   expect_refused(job("coordinator=1,target=2", 2, {"--max-model-len", "128"}),
                  {"the target ranks differ in --max-model-len", "128 at rank 2 on host"});
+  expect_refused(job("coordinator=1,target=1", 1, {"--max-model-len", "128"}),
+                 {"differ in --max-model-len", "512 at rank 0 on host", "128 at rank 1 on host"});
   expect_refused(
       job("coordinator=1,target=1,draft=1x2", 3, {"--draft-weight-format", "int8"}, {"--draft-model", draft}),
       {"the ranks of draft worker 0 differ in --draft-weight-format", "int8 at rank 3 on host"});
