@@ -266,6 +266,7 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
   if (!serve.chat_template.empty()) RETURN_IF_ERROR(chat.status().in("--chat-template"));
   const ResponseCounts none;
   ASSIGN_OR_RETURN(const auto api, make_api(serve, prepared, std::move(chat), {}, none, engine));
+  if (cluster.mpi.preflight) return preflight(cluster, prepared, mpi);
   if (mpi) RETURN_IF_ERROR(mpi->start());
   Batch batch(std::move(lines), *api, desk, output, static_cast<size_t>(in_flight));
   std::jthread thread;

@@ -435,7 +435,7 @@ class ChatSession {
   std::string system_;
   std::vector<ChatMessage> messages_;
   std::vector<ChatMessage> dropped_;  // the oldest of the conversation, which are not in the context
-  uint64_t answers_ = 0;  // each has a seed of its own
+  uint64_t answers_ = 0;              // each has a seed of its own
   bool has_failed_ = false;
   std::atomic<bool> is_over_{false};
 };
@@ -457,6 +457,7 @@ Result<int> coordinate(const ChatSettings& settings, const ClusterSettings& clus
                             .max_queued_requests = 1,
                             .max_queued_tokens = std::numeric_limits<int64_t>::max() / 2,
                             .outlives_targets = cluster.targets_join()});
+  if (cluster.mpi.preflight) return preflight(cluster, prepared, mpi);
   if (mpi) RETURN_IF_ERROR(mpi->start());
   ChatSession session(settings, builder, engine);
   std::jthread thread;

@@ -73,6 +73,7 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
                                                       [&api](HttpRequest request, auto reply) {
                                                         api->handle(std::move(request), std::move(reply));
                                                       }));
+  if (cluster.mpi.preflight) return preflight(cluster, prepared, mpi);
   if (mpi) RETURN_IF_ERROR(mpi->start());
   return run_engine({.cluster = cluster,
                      .prepared = prepared,

@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "comm/cores.h"
+#include "start/local_cluster.h"
 #include "start/preflight.h"
 
 namespace outrider {
@@ -64,11 +65,20 @@ int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coor
   if (settings.targets_join())
     if (const Status known = identify_target(settings, *prepared); !known.ok()) return fail(known);
   tell_all(*prepared, settings);
-  if (settings.mpi.preflight) {
-    print_preflight(settings, role_threads(settings.models.threads, usable_cores()));
+  return tell(coordinate(settings, *prepared, nullptr));
+}
+
+Result<int> preflight(const ClusterSettings& settings, const Preparation& prepared, MpiCluster* mpi) {
+  if (mpi) {
+    RETURN_IF_ERROR(mpi->preflight());
     return kExitOk;
   }
-  return tell(coordinate(settings, *prepared, nullptr));
+  if (!settings.pool.listen.empty() || settings.targets_join()) {
+    LocalCluster cluster(settings, prepared);
+    RETURN_IF_ERROR(cluster.listening_end().status());  // opens the ports
+  }
+  print_preflight(settings, role_threads(settings.models.threads, usable_cores()));
+  return kExitOk;
 }
 
 }  // namespace outrider

@@ -18,4 +18,8 @@ using CoordinatorSide =
 // Prepares, and runs this process's role. Returns the exit code; errors were printed.
 int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coordinate);
 
+// With --preflight, called once the input was checked, in place of the run: checks the ranks or, in one
+// process, the ports of --listen and --listen-targets, and prints what was found.
+Result<int> preflight(const ClusterSettings& settings, const Preparation& prepared, MpiCluster* mpi);
+
 }  // namespace outrider

@@ -31,6 +31,7 @@ int MpiCluster::leave(const std::string& out, const std::string& error, int code
 std::vector<HostInfo> MpiCluster::hosts() { return {}; }
 
 Status MpiCluster::start() { return unsupported("built without MPI"); }
+Status MpiCluster::preflight() { return unsupported("built without MPI"); }
 std::unique_ptr<Transport> MpiCluster::take_transport() { return nullptr; }
 int MpiCluster::draft_workers() const { return 0; }
 

@@ -244,13 +244,27 @@ Result<Preparation> prepare_alike(Collectives& world, const Status& roles, const
   return prepared;
 }
 
+// Collective. A rank that only checks would leave the others waiting for it.
+Status agree_on_preflight(Collectives& world, bool mine) {
+  std::vector<uint8_t> all(static_cast<size_t>(world.size()));
+  const auto own = static_cast<uint8_t>(mine);
+  world.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  const auto count = std::count(all.begin(), all.end(), uint8_t{1});
+  if (count == 0 || count == world.size()) return {};
+  return invalid_argument(
+      fmt::format("--preflight: {} of {} ranks have the flag; give it to all of them", count, world.size()));
+}
+
 }  // namespace
 
 struct MpiCluster::State {
   Collectives& world;
   RankContext& rank;
-  // kRefused: some rank cannot start, and all ranks know. kRunning: all ranks have valid input.
-  enum class Phase { kPreparing, kRefused, kRunning } phase = Phase::kPreparing;
+  const ClusterSettings& settings;
+  RoleThreads threads;
+  // kRefused: some rank cannot start, and all ranks know. kRunning: all ranks have valid input. kChecked: the
+  // preflight is over.
+  enum class Phase { kPreparing, kRefused, kRunning, kChecked } phase = Phase::kPreparing;
 };
 
 bool MpiCluster::launched() { return MpiSession::launched_size().value_or(1) > 1; }
@@ -260,6 +274,13 @@ Status MpiCluster::start() {
   Status agreed = agree(state_.world, {});
   state_.phase = agreed.ok() ? State::Phase::kRunning : State::Phase::kRefused;
   return agreed;
+}
+
+Status MpiCluster::preflight() {
+  const Status agreed = agree(state_.world, {});
+  state_.phase = agreed.ok() ? State::Phase::kChecked : State::Phase::kRefused;
+  RETURN_IF_ERROR(agreed);
+  return check_ranks(state_.world, state_.rank, state_.settings, state_.threads);
 }
 
 std::unique_ptr<Transport> MpiCluster::take_transport() {
@@ -330,6 +351,8 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   set_thread_role(fmt::format("rank/{}", world->rank()));
   if (Status refused = agree(*world, {}); !refused.ok())
     return fail(refused, world->rank() == 0);  // see leave()
+  if (Status same = agree_on_preflight(*world, settings.mpi.preflight); !same.ok())
+    return fail(same, world->rank() == 0);
   RendezvousOptions meeting;
   meeting.layout = settings.mpi.layout;
   meeting.groups = settings.models.data_parallel_size;
@@ -358,17 +381,12 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   world->all_gather(std::as_bytes(std::span(&threads.count, 1)),
                     std::as_writable_bytes(std::span(threads_of)));
 
-  if (settings.mpi.preflight) {
-    Status checked = agree(*world, prepared.status());
-    if (checked.ok()) checked = check_ranks(*world, rank, rank_settings, threads);
-    return checked.ok() ? kExitOk : fail(checked, coordinates);
-  }
   if (coordinates) {
     // For the report, which speaks of the target.
     const RankPlace& leader = rank.topology.at(rank.topology.leader());
     rank_settings.models.threads = threads_of[static_cast<size_t>(leader.rank.value())];
     if (leader.device != "cpu") rank_settings.models.device = leader.device;
-    State state{*world, rank};
+    State state{*world, rank, rank_settings, threads};
     MpiCluster cluster(state);
     const int code = prepared.ok() ? coordinate(rank_settings, *prepared, cluster) : kExitUsage;
     if (state.phase == State::Phase::kRunning) {
@@ -385,6 +403,10 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
     return prepared.ok() ? code : fail(agreed, true);
   }
   if (Status agreed = agree(*world, prepared.status()); !agreed.ok()) return fail(agreed, false);
+  if (settings.mpi.preflight) {
+    const Status checked = check_ranks(*world, rank, rank_settings, threads);
+    return checked.ok() ? kExitOk : fail(checked, false);
+  }
   const Status status =
       rank.self.role == Role::kDraft
           ? look_after_drafter(rank_settings, *prepared, rank, threads)

@@ -44,6 +44,8 @@ class MpiCluster {
   // On the coordinator, after its input is checked: lets the other ranks load. Until then a bad flag costs no
   // loading.
   Status start();
+  // In place of start() with --preflight: checks the ranks (check_ranks()), which end then.
+  Status preflight();
   std::unique_ptr<Transport> take_transport();
   int draft_workers() const;
 

@@ -189,6 +189,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
                         finished,
                         cluster.models.has_draft_workers() ? own_workers : 0,
                         !cluster.pool.listen.empty()};
+  if (cluster.mpi.preflight) return preflight(cluster, prepared, mpi);
   std::optional<PlainRuns> plain;
   if (options.compare_plain) RETURN_IF_ERROR(plain.emplace(job).first());
   Trace trace;

@@ -396,6 +396,11 @@ TEST_F(Mpirun, APreflightListsTheRanksAndLoadsNothing) {
     ++linked;
   EXPECT_EQ(linked, 2u) << "the draft worker and the target's leader: " << fine.out;
   expect_refused(run(4, job + Arguments{"--tensor-parallel-size", "4"}), {"--tensor-parallel-size", "drop"});
+  for (const auto& [flag, value, reason] : {std::array{"--output", "/nope/out.jsonl", "/nope"},
+                                            std::array{"--grammar-library", "/nope", "/nope"}})
+    expect_refused(run(4, job + Arguments{flag, value}), {flag, reason});
+  const Outcome missing = generate({"--prompts", "/nope", "--preflight"});
+  EXPECT_EQ(missing.code, 2) << missing.describe();
   const Outcome one = generate({"--prompt", "Once", "--preflight"});
   EXPECT_EQ(one.code, 0) << one.describe();
   EXPECT_NE(one.out.find("all roles"), std::string::npos) << one.out;
@@ -434,6 +439,8 @@ TEST_F(Mpirun, RanksThatDifferAreToldWhoAndInWhat) {
                  {"the target ranks differ in --max-model-len", "128 at rank 2 on host"});
   expect_refused(job("coordinator=1,target=1", 1, {"--max-model-len", "128"}),
                  {"differ in --max-model-len", "512 at rank 0 on host", "128 at rank 1 on host"});
+  expect_refused(job("coordinator=1,target=1", 1, {"--preflight=true", "--ignore-eos"}),
+                 {"--preflight: 1 of 2 ranks", "all of them"});
   expect_refused(
       job("coordinator=1,target=1,draft=1x2", 3, {"--draft-weight-format", "int8"}, {"--draft-model", draft}),
       {"the ranks of draft worker 0 differ in --draft-weight-format", "int8 at rank 3 on host"});
