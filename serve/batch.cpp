@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -145,7 +146,9 @@ Result<BatchLine> read_line(const std::string& text) {
 // Reads all lines before any request runs.
 Result<std::vector<BatchLine>> read_lines(const std::string& file) {
   std::ifstream in(file);
-  if (!in) return not_found(fmt::format("--input {}: cannot be read; name a file of JSON lines", file));
+  std::error_code error;
+  if (!in || std::filesystem::is_directory(file, error))
+    return not_found(fmt::format("--input {}: cannot be read; name a file of JSON lines", file));
   std::vector<BatchLine> lines;
   std::set<std::string> ids;
   size_t number = 0;

@@ -229,11 +229,12 @@ class ChatSession {
         confirm("a new conversation begins, with this system message");
         return {};
       case Kind::kAgain:
+        RETURN_IF_ERROR(ask_again());
         if (params_.temperature == 0 || params_.top_k == 1)
           confirm(
               "the answer is the same again, because nothing is drawn at temperature 0 or top-k 1; /set "
               "temperature 0.8 lets it differ");
-        return ask_again();
+        return {};
       case Kind::kUndo: {
         ASSIGN_OR_RETURN(const std::string text, undo());
         confirm(fmt::format("forgot the message \"{}\" and its answer", printable(text, kShownOfMessage)));

@@ -366,6 +366,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   // A rank that hangs holds up the others' end no longer than this has patience.
   const auto closing = make_mpi_collectives(session.world().duplicate(), Waiting::kYield);
   const bool coordinates = rank.self.role == Role::kCoordinator;
+  if (coordinates) set_thread_role("coordinator");
 
   ClusterSettings rank_settings = settings;
   rank_settings.models.tensor_parallel_size = rank.topology.tp_size();

@@ -14,6 +14,7 @@ void add_grid_options(CLI::App& app, GridCommandOptions& options) {
   LeagueOptions& league = options.league;
   app.add_option("--policies", league.policies, "Separated by spaces; default: all");
   app.add_option("--acceptance", league.acceptance, "Chances that a draft token is accepted")
+      ->check(number_in(0, 1))
       ->capture_default_str();
   app.add_option("--draft-cost", league.draft_cost, "Of a plain target pass")
       ->check(number_in(1e-6, 1e3))
@@ -41,6 +42,7 @@ void add_grid_options(CLI::App& app, GridCommandOptions& options) {
   app.add_option("--tokens", league.tokens, "Per cell and seed, at least three requests a place")
       ->capture_default_str();
   app.add_option("--seeds", league.seeds, "How many; the interval of the regret is over them")
+      ->check(CLI::Range(2, 1000))
       ->capture_default_str();
   app.add_option("--threads", league.threads, "0: one per core")->capture_default_str();
   app.add_flag("-q,--quiet", options.quiet, "No progress on standard error");

@@ -153,7 +153,7 @@ std::string describe_passes(const LeagueOptions& options) {
     for (const auto& [rows, cost] : options.row_costs.points()) out += fmt::format(" {}={}", rows, cost);
   }
   if (options.target_delay > 0)
-    out += fmt::format("; the way to the target takes {} passes", options.target_delay);
+    out += fmt::format("; a round trip to the target takes {} passes", options.target_delay);
   if (options.one_device) out += "; target and drafter take turns on one device";
   return out;
 }

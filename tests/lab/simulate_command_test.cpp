@@ -20,6 +20,7 @@ TEST(SimulateCommand, RefusesNumbersThatCannotBe) {
       {"run", "--target-row-ms", "x"}, {"run", "--arrivals", "poisson:1e-300"},
       {"plan", "--delay-ms", "nan"},   {"plan", "--gbit", "-1"},
       {"grid", "--draft-cost", "nan"}, {"grid", "--batch", "0"},
+      {"grid", "--acceptance", "1.5"}, {"grid", "--seeds", "1"},
       {"grid", "--per-row", "nan"},    {"run", "--report", "/no/such/directory/r.json"},
       {"plan", "--report", "/tmp"},    {"run", "--draft-placement", "elsewhere"},
       {"plan", "--slo", "ttft=fast"},  {"plan", "--objective", "both"},

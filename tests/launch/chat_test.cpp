@@ -137,6 +137,11 @@ TEST_F(Chat, NotesNameTheCutAndAnAnswerThatStaysTheSame) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return outrider_program(arguments, {.input = dir_.write("lines", "Once\n/again\n")}).err;
   };
+  const std::string none =
+      outrider_program({"chat", demo_target(), "--chat-template", template_, "--temperature", "0"},
+                       {.input = dir_.write("lines", "Once\n/clear\n/again\n")})
+          .err;
+  EXPECT_EQ(none.find("the same again"), std::string::npos) << "there is no message: " << none;
   const std::string greedy = err({"--temperature", "0", "-n", "4"}),
                     drawn = err({"--temperature", "1", "-c", "32"});
   EXPECT_NE(greedy.find("the answer is the same again"), std::string::npos) << greedy;
