@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-std::string error_of(std::string_view text, JsonLimits limits = {}) {
+std::string json_error_of(std::string_view text, JsonLimits limits = {}) {
   const Result<json> result = parse_json(text, "file.json", limits);
   return result.ok() ? "parsed" : result.status().message();
 }
@@ -24,19 +24,20 @@ TEST(JsonFile, ReadsWhatTheLibraryReads) {
 }
 
 TEST(JsonFile, DuplicateKeysAreErrorsAtEveryDepth) {
-  EXPECT_EQ(error_of(R"({"a":1,"b":2,"a":1})"), "file.json: key \"a\" appears twice in one object");
-  EXPECT_EQ(error_of(R"([{"x":{"a":1,"a":{}}}])"), "file.json: key \"a\" appears twice in one object");
-  EXPECT_EQ(error_of(R"({"a":{"a":{"a":1}},"b":{"a":1}})"), "parsed");
+  EXPECT_EQ(json_error_of(R"({"a":1,"b":2,"a":1})"), "file.json: key \"a\" appears twice in one object");
+  EXPECT_EQ(json_error_of(R"([{"x":{"a":1,"a":{}}}])"), "file.json: key \"a\" appears twice in one object");
+  EXPECT_EQ(json_error_of(R"({"a":{"a":{"a":1}},"b":{"a":1}})"), "parsed");
 }
 
 TEST(JsonFile, DepthAndSizeAreBounded) {
-  EXPECT_EQ(error_of("[[[]]]", {.max_depth = 3}), "parsed");
-  EXPECT_EQ(error_of("[[[[]]]]", {.max_depth = 3}), "file.json: nested more than 3 levels deep");
-  EXPECT_EQ(error_of(R"({"a":{"b":{"c":{}}}})", {.max_depth = 3}),
+  EXPECT_EQ(json_error_of("[[[]]]", {.max_depth = 3}), "parsed");
+  EXPECT_EQ(json_error_of("[[[[]]]]", {.max_depth = 3}), "file.json: nested more than 3 levels deep");
+  EXPECT_EQ(json_error_of(R"({"a":{"b":{"c":{}}}})", {.max_depth = 3}),
             "file.json: nested more than 3 levels deep");
-  EXPECT_EQ(error_of(std::string(1'000'000, '[')), "file.json: nested more than 32 levels deep");
-  EXPECT_EQ(error_of("[10]", {.max_bytes = 4}), "parsed");
-  EXPECT_EQ(error_of("[100]", {.max_bytes = 4}), "file.json: 5 bytes, more than the 4 this file may have");
+  EXPECT_EQ(json_error_of(std::string(1'000'000, '[')), "file.json: nested more than 32 levels deep");
+  EXPECT_EQ(json_error_of("[10]", {.max_bytes = 4}), "parsed");
+  EXPECT_EQ(json_error_of("[100]", {.max_bytes = 4}),
+            "file.json: 5 bytes, more than the 4 this file may have");
 }
 
 TEST(JsonFile, OrderedTextKeepsItsOrderAndHasTheSameBounds) {
@@ -47,7 +48,7 @@ TEST(JsonFile, OrderedTextKeepsItsOrderAndHasTheSameBounds) {
        {std::string(R"([{"x":{"a":1,"b":2,"a":{}}}])"), std::string(200'000, '['), std::string("{\"a\":")}) {
     const auto ordered = parse_ordered_json(wrong, "file.json");
     ASSERT_FALSE(ordered.ok()) << wrong.substr(0, 40);
-    EXPECT_EQ(ordered.status().message(), error_of(wrong));
+    EXPECT_EQ(ordered.status().message(), json_error_of(wrong));
   }
   // An object with 100,000 keys. A linear search through earlier keys took 20 s.
   std::string many = "{";
@@ -75,8 +76,8 @@ TEST(JsonFile, WholeNumbersBeyond64BitsAreRefusedWhereAsked) {
 TEST(JsonFile, BrokenTextIsAnErrorWithItsPlace) {
   for (const char* text : {"", "{", "[1,]", "{\"a\":}", "nul", "1e999", "[NaN]", "{} x", "\"\xff\"",
                            "\"\xed\xa0\x80\"", "\"\\ud800\"", "{'a':1}", "[1] // comment"})
-    EXPECT_EQ(error_of(text).find("file.json: "), 0u) << text << " -> " << error_of(text);
-  EXPECT_NE(error_of("{\"a\":\n  }").find("line 2"), std::string::npos);
+    EXPECT_EQ(json_error_of(text).find("file.json: "), 0u) << text << " -> " << json_error_of(text);
+  EXPECT_NE(json_error_of("{\"a\":\n  }").find("line 2"), std::string::npos);
 }
 
 TEST(JsonFile, FilesThatAreMissingOrPointersAreNamed) {

@@ -58,7 +58,7 @@ TEST(GgufFile, EveryPrefixIsAnError) {
 TEST(GgufFile, DamageNamesItsPlaceAndTheRemedy) {
   const std::string file = small().number("n", 7).file();
   for (const size_t size : {4u, 10u, 40u}) {
-    const std::string message = error_of(file.substr(0, size));
+    const std::string message = error_of_gguf(file.substr(0, size));
     EXPECT_NE(message.find(fmt::format("ends at byte {}, inside its header; download it again", size)),
               std::string::npos)
         << message;

@@ -58,14 +58,14 @@ TEST(Safetensors, ReadsTensorsInTheOrderOfTheirData) {
 }
 
 TEST(Safetensors, HeaderLengthIsChecked) {
-  EXPECT_NE(error_of("").find("is empty"), std::string::npos);
-  EXPECT_NE(error_of("1234567").find("inside its header"), std::string::npos);
-  EXPECT_NE(error_of(with_length(2, "{}")).find("header length 2"), std::string::npos);
-  EXPECT_NE(error_of(with_length(9, "{}      ")).find("cut short"), std::string::npos);
-  EXPECT_NE(error_of(with_length(100'000'001, "{}      ")).find("header length"), std::string::npos);
-  EXPECT_NE(error_of(with_length(UINT64_MAX, "{}      ")).find("header length"), std::string::npos);
-  EXPECT_NE(error_of(with_length(UINT64_MAX - 7, "{}      ")).find("header length"), std::string::npos);
-  EXPECT_EQ(error_of(with_length(8, "{}      ")), "parsed");
+  EXPECT_NE(parse_error_of("").find("is empty"), std::string::npos);
+  EXPECT_NE(parse_error_of("1234567").find("inside its header"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(2, "{}")).find("header length 2"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(9, "{}      ")).find("cut short"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(100'000'001, "{}      ")).find("header length"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(UINT64_MAX, "{}      ")).find("header length"), std::string::npos);
+  EXPECT_NE(parse_error_of(with_length(UINT64_MAX - 7, "{}      ")).find("header length"), std::string::npos);
+  EXPECT_EQ(parse_error_of(with_length(8, "{}      ")), "parsed");
 }
 
 TEST(Safetensors, ShapesAndOffsetsMustAgree) {

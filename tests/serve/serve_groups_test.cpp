@@ -72,7 +72,7 @@ TEST_F(ServeJoiningGroups, RequestsWaitForAGroupAndWatchersKnow) {
   const std::string expected = text();
 
   first.signal(SIGKILL);
-  ASSERT_TRUE(server_->process().says("requests wait up to 60 s")) << server_->process().err();
+  ASSERT_TRUE(server_->process().says("wait up to 60 s for another one")) << server_->process().err();
   auto waits = ask_beside();
   EXPECT_TRUE(until([&] { return health().value("target_groups", -1) == 0; })) << health();
   EXPECT_EQ(health()["degraded"], true);
