@@ -51,7 +51,8 @@ void add_speculation(RankSetup& setup, const RoleSettings& settings) {
                       {"--synthetic-acceptance", s.synthetic_acceptance}});
 }
 
-// What the coordinator plans with and writes into reports, and the target ranks allocate and compute with.
+// Sizes and formats that the coordinator plans with and reports, and that target ranks allocate and compute
+// with.
 void add_target_sizes(RankSetup& setup, const RoleSettings& settings, const Preparation& prepared) {
   const ModelSettings& m = settings.models;
   setup.facts.insert(setup.facts.end(), {{"--max-model-len", std::to_string(prepared.max_model_len)},

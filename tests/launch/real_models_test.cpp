@@ -26,7 +26,7 @@ Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
-// Empty: it is not there, which was told.
+// The path of a fetched model. Empty: the file is missing; standard error has a line about it.
 std::string model(const std::string& file) {
   const auto path = source_dir() / "models" / file;
   if (std::filesystem::exists(path)) return path.string();
