@@ -13,6 +13,7 @@
 #include "base/json_text.h"
 #include "base/version.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "requests/provenance.h"
 #include "start/rank_setup.h"
 
 namespace outrider {
@@ -66,8 +67,13 @@ bool exchange(const RankContext& rank) {
 }
 
 json describe(const RankContext& rank, RoleThreads threads, double clock, bool heard) {
-  return {{"version", kVersion}, {"isa", isa_name()}, {"threads", threads.count}, {"free_gib", free_gib()},
-          {"clock", clock},      {"heard", heard},    {"host", rank.self.host}};
+  return {{"version", fmt::format("{}, commit {}", kVersion, build_commit())},
+          {"isa", isa_name()},
+          {"threads", threads.count},
+          {"free_gib", free_gib()},
+          {"clock", clock},
+          {"heard", heard},
+          {"host", rank.self.host}};
 }
 
 std::string role_of(const RankPlace& place, const Topology& topology) {
@@ -101,7 +107,7 @@ Status check_ranks(Collectives& world, RankContext& rank, const ClusterSettings&
   std::vector<json> all;
   for (const std::string& text : gather_texts(world, json_text(describe(rank, threads, clock, heard))))
     all.push_back(json::parse(text));
-  std::string table = heading(), silent, apart;
+  std::string table = heading(), silent, apart, others;
   for (const RankPlace& place : rank.topology.ranks()) {
     const json& of = all[static_cast<size_t>(place.rank.value())];
     const double ahead = of["clock"].get<double>() - all[0]["clock"].get<double>();
@@ -116,6 +122,9 @@ Status check_ranks(Collectives& world, RankContext& rank, const ClusterSettings&
     if (linked && !is_heard)
       silent +=
           fmt::format("{}rank {} on host {}", silent.empty() ? "" : ", ", place.rank.value(), place.host);
+    if (of["version"] != all[0]["version"])
+      others += fmt::format("{}rank {} on host {} has {}", others.empty() ? "" : ", ", place.rank.value(),
+                            place.host, of["version"].get<std::string>());
     if (std::abs(ahead) > kClockApart)
       apart += fmt::format("{}rank {} on host {}", apart.empty() ? "" : ", ", place.rank.value(), place.host);
   }
@@ -124,6 +133,10 @@ Status check_ranks(Collectives& world, RankContext& rank, const ClusterSettings&
         "--preflight: no message from the coordinator within {} s at {}; it listens on {}: open that port "
         "between the hosts, or name another address with --bind-host",
         kPatience.count(), silent, rank.endpoint));
+  if (!others.empty())
+    return invalid_argument(
+        fmt::format("--preflight: rank 0 has version {}, but {}; install one version on all hosts",
+                    all[0]["version"].get<std::string>(), others));
   if (world.rank() != 0) return {};
   std::fputs(table.c_str(), stdout);
   if (!apart.empty())

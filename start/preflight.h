@@ -11,7 +11,8 @@ namespace outrider {
 
 // Collective, once the ranks have compared their settings and weights (rank_setup.h). The coordinator and
 // each rank that has a link to it exchange a message, and the ranks compare their clocks. Rank 0 prints one
-// line per rank. kUnavailable, the same on all ranks: a message did not come through.
+// line per rank. kUnavailable: a message did not come through; kInvalidArgument: the ranks have several
+// versions. Either is the same on all ranks.
 Status check_ranks(Collectives& world, RankContext& rank, const ClusterSettings& settings,
                    RoleThreads threads);
 
