@@ -5,14 +5,17 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace outrider {
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 
-// Keys are names, such as "host". Values are text.
-using EventFields = std::vector<std::pair<std::string_view, std::string>>;
+// A text or, for counts and indices, a number.
+using EventValue = std::variant<std::string, int64_t>;
+// Keys are names, such as "host".
+using EventFields = std::vector<std::pair<std::string_view, EventValue>>;
 
 // As text the line is "[date] level role: name: message"; as JSON `name` is "event", and `fields` are keys of
 // their own. A standard error that accepts nothing loses the line, so that an event delays no work.

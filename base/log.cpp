@@ -82,8 +82,14 @@ class JsonFormatter final : public spdlog::formatter {
     nlohmann::ordered_json line{{"time", utc(message.time)}, {"level", level}, {"role", g_role}};
     if (g_event) line["event"] = g_event->name;
     line["message"] = printable({message.payload.data(), message.payload.size()});
-    if (g_event)
-      for (const auto& [key, value] : g_event->fields) line[key] = printable(value);
+    if (g_event) {
+      for (const auto& [key, value] : g_event->fields) {
+        if (const auto* const number = std::get_if<int64_t>(&value))
+          line[key] = *number;
+        else
+          line[key] = printable(std::get<std::string>(value));
+      }
+    }
     const std::string text = json_text(line) + "\n";
     out.append(text.data(), text.data() + text.size());
   }

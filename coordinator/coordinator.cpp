@@ -95,7 +95,7 @@ std::string Coordinator::at_host(PeerId peer) const {
 
 EventFields Coordinator::fields_of(PeerId peer, std::string_view kind, std::string_view reason) const {
   return {{"member", std::string(kind)},
-          {"peer", std::to_string(peer.value)},
+          {"peer", static_cast<int64_t>(peer.value)},
           {"host", transport_->host_of(peer)},
           {"reason", std::string(reason)}};
 }
@@ -108,7 +108,7 @@ void Coordinator::note_change(const MemberChange& change) const {
       fmt::format("{} {}{}", kind, is_target ? static_cast<uint64_t>(*change.group) : change.peer.value,
                   at_host(change.peer));
   EventFields fields = fields_of(change.peer, kind, change.about);
-  if (is_target) fields.emplace_back("group", std::to_string(*change.group));
+  if (is_target) fields.emplace_back("group", static_cast<int64_t>(*change.group));
   const size_t here = is_target ? protocol_.targets_here() : protocol_.worker_count();
   const auto count = fmt::format("{} {}{}", here, kind, here == 1 ? "" : "s");
   if (change.kind == MemberChange::Kind::kJoined) {
@@ -124,18 +124,18 @@ void Coordinator::note_change(const MemberChange& change) const {
             fmt::format("{} {}: {}", member, is_lost ? "is lost" : "left", change.about), fields);
   if (!is_target && here == 0)
     log_event(LogLevel::kWarning, "degraded", "no draft worker is left; decoding goes on without its drafts",
-              {{"member", std::string(kind)}, {"left", "0"}});
+              {{"member", std::string(kind)}, {"left", 0}});
   if (is_target && here < protocol_.target_groups())
     log_event(LogLevel::kWarning, "degraded",
               here == 0 ? std::string("no target group is left")
                         : fmt::format("{} of {} target groups {} left", here, protocol_.target_groups(),
                                       here == 1 ? "is" : "are"),
-              {{"member", std::string(kind)}, {"left", std::to_string(here)}});
+              {{"member", std::string(kind)}, {"left", static_cast<int64_t>(here)}});
 }
 
 void Coordinator::note_failover(const TargetLost& lost) const {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(lost.wait).count();
-  log_event(LogLevel::kWarning, "failover",
+  log_event(lost.handed_over > 0 ? LogLevel::kWarning : LogLevel::kInfo, "failover",
             seconds > 0
                 ? fmt::format("{} running requests of target group {} wait up to {} s for another one "
                               "(--target-timeout): {}",
@@ -143,8 +143,8 @@ void Coordinator::note_failover(const TargetLost& lost) const {
                 : fmt::format("{} running requests of target group {} go on in the other groups: {}",
                               lost.handed_over, lost.group, lost.why.message()),
             {{"member", "target group"},
-             {"group", std::to_string(lost.group)},
-             {"requests", std::to_string(lost.handed_over)},
+             {"group", static_cast<int64_t>(lost.group)},
+             {"requests", static_cast<int64_t>(lost.handed_over)},
              {"reason", lost.why.message()}});
 }
 

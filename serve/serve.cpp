@@ -35,8 +35,8 @@ void tell_drain(const ServeOptions& options, const Engine& engine) {
             fmt::format("takes no more requests; {} running and {} waiting may finish within {} s "
                         "(--drain-timeout); a second signal ends at once",
                         now.running, now.waiting, options.drain_timeout_s),
-            {{"running", std::to_string(now.running)},
-             {"waiting", std::to_string(now.waiting)},
+            {{"running", static_cast<int64_t>(now.running)},
+             {"waiting", static_cast<int64_t>(now.waiting)},
              {"reason", fmt::format("signal {}", noted_signal())}});
 }
 
