@@ -1,5 +1,7 @@
 #include "start/joining.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <random>
 #include <utility>
@@ -26,6 +28,12 @@ Result<ZmqOptions> joining_options(const JoinSettings& settings) {
 
 bool is_final(const Status& status) {
   return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kMalformed;
+}
+
+std::string describe_end(const JoinSettings& settings) {
+  if (!settings.stay) return "the job has ended";
+  return fmt::format("the job has ended; waiting for the next one for {} s (--stay, --retry-for)",
+                     settings.retry_for_s);
 }
 
 std::chrono::milliseconds pause_before(int attempt) {

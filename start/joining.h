@@ -13,6 +13,7 @@ struct JoinSettings {
   std::string connect;                       // the endpoint that the run prints
   std::string curve_secret_key, server_key;  // files; both or none
   int retry_for_s = 60;                      // time without a coordinator until it gives up
+  bool stay = false;                         // after the end of a job it waits for the next one
 };
 
 // Each attempt uses a new socket, so that it does not stay with a wrong address or a dead route.
@@ -21,6 +22,8 @@ constexpr std::chrono::milliseconds kJoiningConnectTimeout{1000};
 Result<ZmqOptions> joining_options(const JoinSettings& settings);
 // Whether a retry is useless after this error of a connection or a life.
 bool is_final(const Status& status);
+// The log's message after the end of a job.
+std::string describe_end(const JoinSettings& settings);
 // The pause before attempt n after a break, short at first. It includes a random part of up to a quarter, so
 // that workers do not return all at once.
 std::chrono::milliseconds pause_before(int attempt);

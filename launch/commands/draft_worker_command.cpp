@@ -74,20 +74,25 @@ class JoinedWorker {
         attempt = -1;
         continue;
       }
-      if (status.ok() && !asked_to_leave()) tell(LogLevel::kInfo, "leave", "the job has ended");
-      if (status.ok() || is_final(status)) return status;
+      if (status.ok() && asked_to_leave()) {
+        if (joined) tell(LogLevel::kInfo, "leave", fmt::format("signal {}", noted_signal()));
+        return {};
+      }
+      if (status.ok() && (joined || !settings_.stay)) tell(LogLevel::kInfo, "leave", describe_end(settings_));
+      if ((status.ok() && !settings_.stay) || is_final(status)) return status;
       if (joined) {
         alone_since = Clock::now();
         attempt = 0;
       }
-      if (joined || status.message() != told_) {  // an unknown host, a closed port
+      if (!status.ok() && (joined || status.message() != told_)) {  // an unknown host, a closed port
         told_ = status.message();
         const auto text =
             fmt::format("{}; looking for it for {} s (--retry-for)", status.message(), settings_.retry_for_s);
         joined ? tell(LogLevel::kWarning, "loss", text) : tell(text);
       }
       if (Clock::now() - alone_since >= std::chrono::seconds(settings_.retry_for_s))
-        return status.in(fmt::format("--retry-for {}", settings_.retry_for_s));
+        return (status.ok() ? unavailable("there is no next job") : status)
+            .in(fmt::format("--retry-for {}", settings_.retry_for_s));
       std::this_thread::sleep_for(pause_before(attempt));
     }
     return {};
@@ -344,6 +349,9 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
          "Seconds without a coordinator, at the start or after a broken connection, until it gives up")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
+  app.add_flag("--stay", s.stay,
+               "After the end of a job, wait for the next one at this address for --retry-for seconds, with "
+               "the model loaded");
   app.add_option("--max-num-seqs", o.models.max_num_seqs, "Sequences it drafts for at most")
       ->capture_default_str();
   app.add_option("--max-model-len", o.models.max_model_len,

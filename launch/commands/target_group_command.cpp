@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/event_log.h"
 #include "base/printable.h"
@@ -29,6 +30,8 @@ namespace outrider {
 namespace {
 
 using std::chrono::milliseconds;
+
+constexpr const char* kNoNextJob = "there is no next job";
 
 bool is_leaving() { return noted_signal() != 0; }
 
@@ -96,10 +99,19 @@ class GroupRank {
 
   // Called after a life. OK: the next one begins, unless `ended_` is set, which means a normal end.
   Status judge(Status status) {
-    ended_ = status.ok() || is_leaving();
-    if (ended_) {
-      if (!is_leaving()) tell(LogLevel::kInfo, "leave", "the job has ended");
-      return {};
+    const bool was_in = std::exchange(is_in_, false);
+    ended_ = is_leaving() || (status.ok() && !settings_.stay);
+    if (is_leaving() && was_in) tell(LogLevel::kInfo, "leave", fmt::format("signal {}", noted_signal()));
+    if (!is_leaving() && status.ok() && (was_in || !settings_.stay))
+      tell(LogLevel::kInfo, "leave", describe_end(settings_));
+    if (ended_) return {};
+    if (status.ok()) {
+      if (was_in) {
+        attempt_ = 0;
+        alone_since_ = Clock::now();
+        told_ = kNoNextJob;
+      }
+      return wait(unavailable(kNoNextJob));
     }
     const bool refused = may_find_place_later(status);
     if (is_final(status) && !refused) return status;
@@ -117,6 +129,7 @@ class GroupRank {
   }
 
   void joined() {
+    is_in_ = true;
     attempt_ = 0;
     tell(LogLevel::kInfo, "join",
          fmt::format("serves {} at {}", prepared_.target_info.name, settings_.connect));
@@ -150,6 +163,7 @@ class GroupRank {
   Collectives& group_;
   std::vector<std::byte> word_;
   bool ended_ = false;
+  bool is_in_ = false;  // it has joined a job that has not ended
   int attempt_ = 0;
   std::string told_;  // the last reported reason for a missing coordinator
   Clock::time_point alone_since_;
@@ -247,6 +261,9 @@ void add_target_group_options(CLI::App& app, TargetGroupSettings& s) {
          "Seconds without a coordinator, at the start or after a broken connection, until it gives up")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
+  app.add_flag("--stay", s.stay,
+               "After the end of a run, wait for the next one at this address for --retry-for seconds, with "
+               "the model loaded");
   app.add_option("--max-num-seqs", m.max_num_seqs,
                  "Sequences decoded together; the run's own limit holds, too")
       ->capture_default_str();

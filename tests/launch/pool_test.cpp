@@ -2,6 +2,9 @@
 // they do, every request ends with the text of plain decoding, and the report says what happened.
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <sstream>
@@ -121,6 +124,9 @@ TEST_F(Pool, EventsNameTheMemberItsHostAndTheReason) {
     EXPECT_TRUE(parsed["time"].get<std::string>().ends_with("Z")) << line;
     if (parsed.contains("event")) events[parsed["event"]].push_back(parsed);
   }
+  EXPECT_EQ(events["degraded"][0]["left"], 0);
+  EXPECT_NE(polite.err().find("leave: draft worker"), std::string::npos) << polite.err();
+  EXPECT_NE(polite.err().find(fmt::format("signal {}", SIGTERM)), std::string::npos) << polite.err();
   ASSERT_EQ(events["leave"].size(), 1u) << job_->err();
   ASSERT_EQ(events["loss"].size(), 1u) << job_->err();
   ASSERT_EQ(events["degraded"].size(), 1u) << job_->err();
@@ -130,6 +136,7 @@ TEST_F(Pool, EventsNameTheMemberItsHostAndTheReason) {
   for (const char* event : {"leave", "loss"}) {
     EXPECT_EQ(events[event][0]["host"], "127.0.0.1");
     EXPECT_EQ(events[event][0]["member"], "draft worker");
+    EXPECT_TRUE(events[event][0]["peer"].is_number()) << events[event][0];
     EXPECT_FALSE(events[event][0]["reason"].get<std::string>().empty());
   }
 }

@@ -73,6 +73,8 @@ TEST_F(ServeJoiningGroups, RequestsWaitForAGroupAndWatchersKnow) {
 
   first.signal(SIGKILL);
   ASSERT_TRUE(server_->process().says("wait up to 60 s for another one")) << server_->process().err();
+  EXPECT_TRUE(server_->process().says(" info coordinator: failover: 0 running requests"))
+      << "nothing is to be done for it: " << server_->process().err();
   auto waits = ask_beside();
   EXPECT_TRUE(until([&] { return health().value("target_groups", -1) == 0; })) << health();
   EXPECT_EQ(health()["degraded"], true);
@@ -115,6 +117,36 @@ TEST_F(ServeJoiningGroups, WhenRequestsWereGivenUpTheNextGroupServesAgain) {
   auto second = group("second");
   ASSERT_TRUE(until([&] { return status("/ready") == 200; })) << second.err();
   EXPECT_EQ(text(), expected);
+}
+
+// A restart of the server: a group and a draft worker outlive its polite end, and join the next one.
+TEST_F(ServeJoiningGroups, ThoseThatStayJoinTheNextServer) {
+  serve({"--listen", "tcp://127.0.0.1:*"});
+  ASSERT_TRUE(server_->process().says("draft-worker --connect ")) << server_->process().err();
+  const std::string said = server_->process().err();
+  const size_t at = said.find("draft-worker --connect ") + 23;
+  const std::string door = said.substr(at, said.find_first_of(" \n", at) - at);
+  auto stays = group("stays", {"--stay"});
+  BackgroundProcess worker(directory_, "worker",
+                           {outrider_path(), "draft-worker", "--connect", door, "--drafter", "ngram",
+                            "--threads", "1", "--retry-for", "10", "--stay"});
+  ASSERT_TRUE(worker.says("drafts for")) << worker.err();
+  ASSERT_TRUE(until([&] { return status("/ready") == 200; })) << stays.err();
+  const std::string expected = text();
+  server_->process().signal(SIGTERM);
+  EXPECT_EQ(server_->process().wait(), 0) << server_->process().err();
+  EXPECT_TRUE(stays.says("waiting for the next one for 10 s (--stay, --retry-for)")) << stays.err();
+
+  server_ = std::make_unique<ServedProgram>(std::vector<std::string>{
+      "--listen-targets", endpoint_, "--listen", door, "--threads", "1", "--wait-for-draft-workers", "1"});
+  EXPECT_EQ(text(), expected);
+  const json now = json::parse(server_->client().get("/status").body);
+  EXPECT_EQ(now.at("workers").size(), 1u) << now;
+  for (BackgroundProcess* const member : {&stays, &worker}) {
+    member->signal(SIGTERM);
+    EXPECT_EQ(member->wait(), 0) << member->err();
+    EXPECT_NE(member->err().find("signal 15"), std::string::npos) << member->err();
+  }
 }
 
 // Only a group with a listed key is accepted. Refused groups do not affect service.
