@@ -16,8 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The program itself, but for devices. FAULTS: "text": drafts of trees write another text; "link": no row
-// passes from device to device.
+// The program itself, but for devices, and 16 tokens a text that `generate` writes: the script compares texts
+// and reads reports, whatever their length. FAULTS: "text": drafts of trees write another text; "link": no
+// row passes from device to device.
 constexpr const char* kOutrider = R"(#!/usr/bin/env bash
 if [ "$1" = doctor ]; then
   "$PROGRAM" doctor | grep -v '^CUDA'
@@ -31,6 +32,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --device=cuda) shift; continue ;;
     --device) shift 2; continue ;;
+    --max-tokens) [ "${arguments[0]}" = generate ] && arguments+=("$1" 16) && shift 2 && continue ;;
     --report) report=$2 ;;
     best-first:8) [[ $FAULTS == *text* ]] && echo "Another text." && exit ;;
   esac
