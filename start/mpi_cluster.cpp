@@ -1,6 +1,7 @@
 #include "start/mpi_cluster.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +21,7 @@
 #include "start/draft_ranks.h"
 #include "start/listener.h"
 #include "start/preflight.h"
+#include "start/preflight_watch.h"
 #include "start/rank_setup.h"
 #include "start/roles.h"
 #include "start/row_links.h"
@@ -138,6 +140,7 @@ class BorrowedTransport final : public Transport {
   std::function<void()> waker() override { return transport_.waker(); }
   const TransportStats& stats() const override { return transport_.stats(); }
   std::string endpoint() const override { return transport_.endpoint(); }
+  std::string host_of(PeerId peer) const override { return transport_.host_of(peer); }
 
  private:
   Transport& transport_;
@@ -336,23 +339,28 @@ int MpiCluster::run_group(const GroupRank& rank) {
 }
 
 int MpiCluster::run(const ClusterSettings& settings, const Coordinate& coordinate) {
+  std::optional<PreflightWatch> watch;
+  if (settings.mpi.preflight)
+    watch.emplace(launched_rank(), std::chrono::seconds(settings.mpi.preflight_timeout_s),
+                  [] { _exit(kExitRuntime); });
   const MpiSession session;
   try {
     if (const Status known = check_launcher(session); !known.ok()) return fail(known, is_first());
-    return run_rank(session, settings, coordinate);
+    return run_rank(session, settings, coordinate, watch);
   } catch (const std::exception& error) {
     end_job(error.what());  // others may wait for this rank
   }
 }
 
 int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& settings,
-                         const Coordinate& coordinate) {
+                         const Coordinate& coordinate, std::optional<PreflightWatch>& watch) {
   const auto world = everybody(session);
   set_thread_role(fmt::format("rank/{}", world->rank()));
   if (Status refused = agree(*world, {}); !refused.ok())
     return fail(refused, world->rank() == 0);  // see leave()
   if (Status same = agree_on_preflight(*world, settings.mpi.preflight); !same.ok())
     return fail(same, world->rank() == 0);
+  watch.reset();
   RendezvousOptions meeting;
   meeting.layout = settings.mpi.layout;
   meeting.groups = settings.models.data_parallel_size;

@@ -16,6 +16,7 @@
 namespace outrider {
 
 class MpiSession;
+class PreflightWatch;
 
 class MpiCluster {
  public:
@@ -53,7 +54,7 @@ class MpiCluster {
   struct State;
   explicit MpiCluster(State& state) : state_(state) {}
   static int run_rank(const MpiSession& session, const ClusterSettings& settings,
-                      const Coordinate& coordinate);
+                      const Coordinate& coordinate, std::optional<PreflightWatch>& watch);
   State& state_;
 };
 

@@ -21,7 +21,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::seconds kPatience{10};
 constexpr double kClockApart = 1;  // seconds; logs of hosts further apart cannot be read together
 
 double free_gib() {
@@ -42,8 +41,8 @@ bool has_link(const RankPlace& place) {
 }
 
 // A Heartbeat there and back. The coordinator answers as many ranks as there are.
-bool exchange(const RankContext& rank) {
-  const Clock::time_point deadline = Clock::now() + kPatience;
+bool hear_each_other(const RankContext& rank, std::chrono::milliseconds patience) {
+  const Clock::time_point deadline = Clock::now() + patience;
   if (!rank.transport) return !has_link(rank.self);
   if (rank.self.role != Role::kCoordinator) {
     // The first message may be lost while the connection is made.
@@ -66,14 +65,10 @@ bool exchange(const RankContext& rank) {
   return met.size() == expected;
 }
 
-json describe(const RankContext& rank, RoleThreads threads, double clock, bool heard) {
-  return {{"version", fmt::format("{}, commit {}", kVersion, build_commit())},
-          {"isa", isa_name()},
-          {"threads", threads.count},
-          {"free_gib", free_gib()},
-          {"clock", clock},
-          {"heard", heard},
-          {"host", rank.self.host}};
+json describe(const RankContext& rank, RoleThreads threads, double clock, bool heard,
+              const std::string& version) {
+  return {{"version", version}, {"isa", isa_name()}, {"threads", threads.count}, {"free_gib", free_gib()},
+          {"clock", clock},     {"heard", heard},    {"host", rank.self.host}};
 }
 
 std::string role_of(const RankPlace& place, const Topology& topology) {
@@ -99,14 +94,16 @@ std::string heading() {
 
 }  // namespace
 
+std::string version_and_commit() { return fmt::format("{}, commit {}", kVersion, build_commit()); }
+
 Status check_ranks(Collectives& world, RankContext& rank, const ClusterSettings& settings,
-                   RoleThreads threads) {
+                   RoleThreads threads, const PreflightOptions& options) {
   world.barrier();
   const double clock = wall_seconds();
-  const bool heard = exchange(rank);
+  const bool heard = hear_each_other(rank, options.patience);
   std::vector<json> all;
-  for (const std::string& text : gather_texts(world, json_text(describe(rank, threads, clock, heard))))
-    all.push_back(json::parse(text));
+  const json own = describe(rank, threads, clock, heard, options.version);
+  for (const std::string& text : gather_texts(world, json_text(own))) all.push_back(json::parse(text));
   std::string table = heading(), silent, apart, others;
   for (const RankPlace& place : rank.topology.ranks()) {
     const json& of = all[static_cast<size_t>(place.rank.value())];
@@ -132,7 +129,7 @@ Status check_ranks(Collectives& world, RankContext& rank, const ClusterSettings&
     return unavailable(fmt::format(
         "--preflight: no message from the coordinator within {} s at {}; it listens on {}: open that port "
         "between the hosts, or name another address with --bind-host",
-        kPatience.count(), silent, rank.endpoint));
+        std::chrono::duration<double>(options.patience).count(), silent, rank.endpoint));
   if (!others.empty())
     return invalid_argument(
         fmt::format("--preflight: rank 0 has version {}, but {}; install one version on all hosts",

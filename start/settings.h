@@ -17,6 +17,7 @@ namespace outrider {
 // The models, their devices, and the length of texts.
 struct ModelSettings {
   std::string model;
+  std::string model_of_hub;  // the model as it was named, "org/name:Q4_K_M"; empty: by a path
   std::string draft_model;
   std::string drafter;  // "", "model", "ngram", "suffix", "recycling", "lookahead", "layerskip", ...
   std::string head_place = "target";   // or "worker", "auto": the place where a head drafts
@@ -108,6 +109,7 @@ struct MpiSettings {
   bool allow_remote = false;  // on several hosts: the coordinator listens on the network
   std::string bind_host;      // its address there; empty: that of its host name
   bool preflight = false;     // check the job and end (preflight.h)
+  int preflight_timeout_s = 60;
 };
 
 // All settings for the start of a run.

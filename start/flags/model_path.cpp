@@ -151,6 +151,8 @@ Result<std::string> find_model(const std::string& written) {
   return files.empty() ? snapshot.string() : choose_gguf(text, snapshot, files, quantisation);
 }
 
+std::string without_hub_address(std::string_view text) { return std::string(without_hub(text)); }
+
 std::string model_display_name(const std::string& path) {
   const std::string name = hub_name(path);
   return name.empty() ? path : name;

@@ -14,6 +14,9 @@ namespace outrider {
 // nothing is behind the colon.
 Result<std::string> find_model(const std::string& text);
 
+// The text without the address of the hub in front: hf.co/org/name is org/name.
+std::string without_hub_address(std::string_view text);
+
 // "org/name" of a path in a snapshot of the cache; any other text as it is.
 std::string model_display_name(const std::string& path);
 

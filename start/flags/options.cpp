@@ -55,15 +55,20 @@ std::string read_prompt(std::string& text) {
 
 }  // namespace
 
-CLI::Option* finds_model(CLI::Option* option) {
+CLI::Option* finds_model(CLI::Option* option, std::string* name_of_hub) {
   return option->transform(CLI::Validator(
-      [](std::string& text) {
+      [name_of_hub](std::string& text) {
         auto found = find_model(text);
         if (!found.ok()) return found.status().message();
+        if (name_of_hub && *found != text) *name_of_hub = without_hub_address(text);
         text = std::move(found).value();
         return std::string();
       },
       ""));
+}
+
+std::string model_display_name(const ModelSettings& settings) {
+  return settings.model_of_hub.empty() ? model_display_name(settings.model) : settings.model_of_hub;
 }
 
 void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
@@ -105,7 +110,8 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
   finds_model(
       app.add_option("-m,--model,MODEL", m.model,
                      "Target model: a GGUF file, a Hugging Face directory (config.json, safetensors, "
-                     "tokenizer), or the hub's name of one in its cache, org/name or org/name:Q4_K_M"))
+                     "tokenizer), or the hub's name of one in its cache, org/name or org/name:Q4_K_M"),
+      &m.model_of_hub)
       ->group("Models");
   finds_model(app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", m.draft_model,
                              "Draft model with the same tokenizer, or a draft head with --drafter. Without "
@@ -233,6 +239,11 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
          "role, host, device, threads, free memory and clock, and end. Under mpirun the ranks compare "
          "their flags and weights, and each exchanges a message with the coordinator")
       ->group("Models");
+  app.add_option("--preflight-timeout", o.mpi.preflight_timeout_s,
+                 "Seconds in which all ranks must have begun the preflight; those that have not are named")
+      ->check(CLI::Range(1, 3600))
+      ->group("Models")
+      ->capture_default_str();
 }
 
 void add_pool_options(CLI::App& app, PoolSettings& o) {

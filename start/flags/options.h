@@ -30,8 +30,12 @@ struct RunOptions {
   int compare_turns = 0;  // 0: up to nine, within two seconds
 };
 
-// The option takes a path, or the hub's name of a model in its cache (model_path.h). Returns it.
-CLI::Option* finds_model(CLI::Option* option);
+// The option takes a path, or the hub's name of a model in its cache (model_path.h), which `name_of_hub`
+// gets. Returns it.
+CLI::Option* finds_model(CLI::Option* option, std::string* name_of_hub = nullptr);
+// The name of the target in answers and on screens: the hub's, with the quantisation that was asked for, or
+// the path.
+std::string model_display_name(const ModelSettings& settings);
 void add_text_drafter_options(CLI::App& app, ModelSettings& settings);  // a part of the model options
 void add_model_options(CLI::App& app, ClusterSettings& settings);
 void add_pool_options(CLI::App& app, PoolSettings& settings);

@@ -406,6 +406,21 @@ TEST_F(Mpirun, APreflightListsTheRanksAndLoadsNothing) {
   EXPECT_NE(one.out.find("all roles"), std::string::npos) << one.out;
 }
 
+// MPI waits for ranks that run another program, as a wrong line of a job script starts them.
+TEST_F(Mpirun, APreflightNamesTheRanksThatNeverBegin) {
+  const Arguments program{outrider_path(), "generate", "--model",     demo_target(),         "--prompt", "x",
+                          "--threads",     "1",        "--preflight", "--preflight-timeout", "1"};
+  const Outcome run = run_program(
+      Arguments{"mpirun", "--oversubscribe", "-n", "2"} + program + Arguments{":", "-n", "1", "sleep", "100"},
+      {.env = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+  EXPECT_FALSE(run.hung) << run.describe();
+  EXPECT_EQ(run.code, 3) << run.describe();
+  const size_t told = run.err.find("--preflight: rank 2 on host ");
+  ASSERT_NE(told, std::string::npos) << run.describe();
+  EXPECT_NE(run.err.find("did not begin it within 1 s (--preflight-timeout)"), std::string::npos);
+  EXPECT_EQ(run.err.find("--preflight: rank", told + 1), std::string::npos) << "once: " << run.describe();
+}
+
 // Ranks with different weights would write a text of neither model, and ranks with different sizes would
 // overrun buffers. The error comes before any model is loaded.
 TEST_F(Mpirun, RanksThatDifferAreToldWhoAndInWhat) {
