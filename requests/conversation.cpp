@@ -200,21 +200,22 @@ Result<ChatMessage> take_message(const json& m) {
   return message;
 }
 
-// The error with the number of the message, from 0, behind "messages".
-Status numbered(const Status& status, size_t index) {
+// The error with the name of the message in place of "messages".
+Status named(const Status& status, std::string_view name) {
   constexpr std::string_view kField = "\"messages\"";
   std::string text = status.message();
-  if (text.starts_with(kField)) text.insert(kField.size(), fmt::format("[{}]", index));
+  if (text.starts_with(kField)) text.replace(0, kField.size(), name);
   return {status.code(), std::move(text)};
 }
 
-Result<std::vector<ChatMessage>> take_messages(const json& list) {
+Result<std::vector<ChatMessage>> take_messages(const json& list, std::span<const std::string> names) {
   std::vector<ChatMessage> messages;
   if (!list.is_array()) return invalid_argument("\"messages\" must be a list of {role, content}");
   if (list.empty()) return invalid_argument("\"messages\" is empty; send at least one message");
   for (size_t i = 0; i < list.size(); ++i) {
     auto message = take_message(list[i]);
-    if (!message.ok()) return numbered(message.status(), i);
+    if (!message.ok())
+      return named(message.status(), i < names.size() ? names[i] : fmt::format("\"messages\"[{}]", i));
     messages.push_back(std::move(message).value());
   }
   return messages;
@@ -222,11 +223,11 @@ Result<std::vector<ChatMessage>> take_messages(const json& list) {
 
 }  // namespace
 
-Result<Conversation> take_conversation(const json& object) {
+Result<Conversation> take_conversation(const json& object, std::span<const std::string> names) {
   Conversation out;
   const json* const list = find_field(object, "messages");
   if (!list) return invalid_argument("\"messages\" is missing");
-  ASSIGN_OR_RETURN(out.messages, take_messages(*list));
+  ASSIGN_OR_RETURN(out.messages, take_messages(*list, names));
   RETURN_IF_ERROR(take(object, "continue_final_message", out.options.continue_final_message));
   out.options.add_generation_prompt = !out.options.continue_final_message;
   RETURN_IF_ERROR(take(object, "add_generation_prompt", out.options.add_generation_prompt));

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,8 +22,8 @@ struct Conversation {
 };
 
 // "messages" is a list of {role, content, name}. A content is a text or a list of parts, {"type": "text",
-// "text": ...}. Errors begin with the field's name in quotes,
-// and that of a message with its number, as "messages"[2].
-Result<Conversation> take_conversation(const nlohmann::json& object);
+// "text": ...}. Errors begin with the field's name in quotes, and that of a message with its number, as
+// "messages"[2], or with its entry of `names`: another body that the messages were made from.
+Result<Conversation> take_conversation(const nlohmann::json& object, std::span<const std::string> names = {});
 
 }  // namespace outrider

@@ -12,7 +12,7 @@
 #include "serve/engine/engine_run.h"
 #include "serve/monitor/access_log.h"
 #include "start/coordinator_run.h"
-#include "start/flags/model_path.h"
+#include "start/flags/options.h"
 #include "text/chat_template/chat_template.h"
 
 namespace outrider {
@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kLastAnswers{5};
 // Prints the address. Clients that connect after this line are served.
 void tell_address(const ServeOptions& options, const HttpServer& http) {
   tell_error(fmt::format("serving {} on {}",
-                         options.served_model_names.empty() ? model_display_name(options.cluster.models.model)
+                         options.served_model_names.empty() ? model_display_name(options.cluster.models)
                                                             : options.served_model_names.front(),
                          http.address()));
 }

@@ -20,7 +20,7 @@
 #include "serve/monitor/metrics_text.h"
 #include "serve/monitor/status.h"
 #include "start/describe.h"
-#include "start/flags/model_path.h"
+#include "start/flags/options.h"
 #include "text/chat_template/chat_template.h"
 
 namespace outrider {
@@ -84,7 +84,7 @@ class ServedApi final : public Api {
         builder_(model_with_grammars()),
         models_(options.served_model_names),
         started_(std::chrono::system_clock::now()) {
-    if (models_.empty()) models_.push_back(model_display_name(options.cluster.models.model));
+    if (models_.empty()) models_.push_back(model_display_name(options.cluster.models));
   }
 
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override;
@@ -380,6 +380,7 @@ Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::st
                              .seed = random_seed(),
                              .limits = options_.api_limits,
                              .timeout = milliseconds_of(options_.request_timeout_s),
+                             .drafts = options_.cluster.speculates(),
                              .text = text};
   return read_api_request(kind, body, defaults, builder_);
 }

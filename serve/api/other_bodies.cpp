@@ -69,12 +69,12 @@ json chat_content(const json& content) {
 }
 
 // A call of the model from an earlier answer, and the result of a call.
-Result<json> message_of_call(const json& item, bool is_output) {
+Result<json> message_of_call(const json& item, bool is_output, const std::string& at) {
   const char* const what = is_output ? "output" : "arguments";
   if (!item.contains("call_id") || !item.contains(what) || (!is_output && !item.contains("name")))
-    return invalid_argument(
-        "\"input\": a function_call needs \"call_id\", \"name\" and \"arguments\", a "
-        "function_call_output \"call_id\" and \"output\"");
+    return invalid_argument(at +
+                            ": a function_call needs \"call_id\", \"name\" and \"arguments\", a "
+                            "function_call_output \"call_id\" and \"output\"");
   if (is_output)
     return json{
         {"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", chat_content(item["output"])}};
@@ -84,43 +84,71 @@ Result<json> message_of_call(const json& item, bool is_output) {
   return json{{"role", "assistant"}, {"tool_calls", json::array({call})}};
 }
 
-Result<json> messages_of_input(const json& input) {
-  if (input.is_string()) return json::array({{{"role", "user"}, {"content", input}}});
-  const Status wrong = invalid_argument("\"input\" must be a text or a list of messages {role, content}");
-  if (!input.is_array()) return wrong;
+// Messages, each with its name for errors.
+struct NamedMessages {
+  json list = json::array();
+  std::vector<std::string> names;
+
+  void add(json message, std::string name) {
+    list.push_back(std::move(message));
+    names.push_back(std::move(name));
+  }
+  void put_first(const json* content, std::string name) {
+    if (!content) return;
+    list.insert(list.begin(), json{{"role", "system"}, {"content", *content}});
+    names.insert(names.begin(), std::move(name));
+  }
+};
+
+Result<NamedMessages> messages_of_input(const json& input) {
+  NamedMessages out;
+  if (input.is_string()) {
+    out.add({{"role", "user"}, {"content", input}}, "\"input\"");
+    return out;
+  }
+  if (!input.is_array())
+    return invalid_argument("\"input\" must be a text or a list of messages {role, content}");
   if (input.empty()) return invalid_argument("\"input\" is empty; send a text, or at least one message");
-  json messages = json::array();
-  for (const json& item : input) {
+  json& messages = out.list;
+  size_t first_call = 0;  // of the calls that form one message
+  for (size_t i = 0; i < input.size(); ++i) {
+    const json& item = input[i];
+    const std::string at = fmt::format("\"input\"[{}]", i);
     const std::string kind = type_of(item);
     if (kind == "function_call" || kind == "function_call_output") {
-      ASSIGN_OR_RETURN(json message, message_of_call(item, kind == "function_call_output"));
+      ASSIGN_OR_RETURN(json message, message_of_call(item, kind == "function_call_output", at));
       const bool joins = message.contains("tool_calls") && !messages.empty() &&
                          messages.back().value("role", json()) == "assistant" &&
                          messages.back().contains("tool_calls");
-      if (joins)
+      if (joins) {
         messages.back()["tool_calls"].push_back(message["tool_calls"][0]);
-      else
-        messages.push_back(std::move(message));
+        out.names.back() = fmt::format("\"input\"[{} to {}]", first_call, i);
+      } else {
+        out.add(std::move(message), at);
+        first_call = i;
+      }
       continue;
     }
-    if (!item.is_object() || !item.contains("role") || !item.contains("content")) return wrong;
+    if (!item.is_object() || !item.contains("role") || !item.contains("content"))
+      return invalid_argument(at + " must be a message {role, content}");
     if (const json* const type = find_field(item, "type"); type && *type != "message")
-      return unsupported("\"input\": items other than messages are not supported");
+      return unsupported(at + ": items other than messages are not supported");
     json role = item["role"];
     if (role == "developer") role = "system";
-    messages.push_back({{"role", std::move(role)}, {"content", chat_content(item["content"])}});
+    out.add({{"role", std::move(role)}, {"content", chat_content(item["content"])}}, at);
   }
-  return messages;
+  return out;
 }
 
 // Anthropic's blocks of calls and of their results become messages of their own, as in chats.
-Result<json> with_calls_apart(const json& messages) {
-  if (!messages.is_array()) return messages;  // refused later
-  json out = json::array();
-  for (const json& message : messages) {
+Result<NamedMessages> with_calls_apart(const json& messages) {
+  NamedMessages out;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const json& message = messages[i];
+    const std::string at = fmt::format("\"messages\"[{}]", i);
     const json* const content = message.is_object() ? find_field(message, "content") : nullptr;
     if (!content || !content->is_array()) {
-      out.push_back(message);
+      out.add(message, at);
       continue;
     }
     json rest = message;
@@ -130,16 +158,17 @@ Result<json> with_calls_apart(const json& messages) {
       const std::string type = type_of(block);
       if (type == "tool_use") {
         if (!block.contains("id") || !block.contains("name") || !block.contains("input"))
-          return invalid_argument("\"messages\": a tool_use needs \"id\", \"name\" and \"input\"");
+          return invalid_argument(at + ": a tool_use needs \"id\", \"name\" and \"input\"");
         calls.push_back({{"id", block["id"]},
                          {"type", "function"},
                          {"function", {{"name", block["name"]}, {"arguments", json_text(block["input"])}}}});
       } else if (type == "tool_result") {
         if (!block.contains("tool_use_id"))
-          return invalid_argument("\"messages\": a tool_result needs \"tool_use_id\"");
-        out.push_back({{"role", "tool"},
-                       {"tool_call_id", block["tool_use_id"]},
-                       {"content", block.contains("content") ? block["content"] : json("")}});
+          return invalid_argument(at + ": a tool_result needs \"tool_use_id\"");
+        out.add({{"role", "tool"},
+                 {"tool_call_id", block["tool_use_id"]},
+                 {"content", block.contains("content") ? block["content"] : json("")}},
+                at);
       } else {
         rest["content"].push_back(block);
       }
@@ -147,44 +176,41 @@ Result<json> with_calls_apart(const json& messages) {
     if (!calls.empty()) rest["tool_calls"] = calls;
     if (rest["content"].empty() && calls.empty() && !content->empty()) continue;
     if (rest["content"].empty() && !calls.empty()) rest.erase("content");
-    out.push_back(std::move(rest));
+    out.add(std::move(rest), at);
   }
   return out;
 }
 
-Status put_first(json& messages, const json* system) {
-  if (!system) return {};
-  if (!messages.is_array() || messages.empty()) return {};  // refused later
-  messages.insert(messages.begin(), json{{"role", "system"}, {"content", *system}});
-  return {};
-}
-
 }  // namespace
 
-Result<json> chat_of_messages(json body) {
+Result<ChatBody> chat_of_messages(json body) {
   if (!find_field(body, "max_tokens")) return invalid_argument("\"max_tokens\" is missing");
   RETURN_IF_ERROR(refuse_choices(body));
   RETURN_IF_ERROR(refuse_others(body, kOfMessages));
-  if (find_field(body, "messages")) {
-    ASSIGN_OR_RETURN(body["messages"], with_calls_apart(body["messages"]));
+  std::vector<std::string> names;
+  // Others are refused later.
+  if (const json* const list = find_field(body, "messages"); list && list->is_array() && !list->empty()) {
+    ASSIGN_OR_RETURN(NamedMessages messages, with_calls_apart(*list));
+    messages.put_first(find_field(body, "system"), "\"system\"");
+    body["messages"] = std::move(messages.list);
+    names = std::move(messages.names);
   }
-  if (find_field(body, "messages")) RETURN_IF_ERROR(put_first(body["messages"], find_field(body, "system")));
   body.erase("system");
   rename(body, "stop_sequences", "stop");
   RETURN_IF_ERROR(drop_neutral(body, "thinking", json::array({{{"type", "disabled"}}})));
-  return body;
+  return ChatBody{std::move(body), std::move(names)};
 }
 
-Result<json> chat_of_responses(json body) {
+Result<ChatBody> chat_of_responses(json body) {
   RETURN_IF_ERROR(refuse_choices(body));
   RETURN_IF_ERROR(refuse_others(body, kOfResponses));
   const json* const input = find_field(body, "input");
   if (!input) return invalid_argument("\"input\" is missing");
-  ASSIGN_OR_RETURN(json messages, messages_of_input(*input));
-  RETURN_IF_ERROR(put_first(messages, find_field(body, "instructions")));
+  ASSIGN_OR_RETURN(NamedMessages messages, messages_of_input(*input));
+  messages.put_first(find_field(body, "instructions"), "\"instructions\"");
   body.erase("input");
   body.erase("instructions");
-  body["messages"] = std::move(messages);
+  body["messages"] = std::move(messages.list);
   rename(body, "max_output_tokens", "max_completion_tokens");
   RETURN_IF_ERROR(
       drop_neutral(body, "text", json::array({json::object(), {{"format", {{"type", "text"}}}}})));
@@ -192,7 +218,7 @@ Result<json> chat_of_responses(json body) {
   RETURN_IF_ERROR(drop_neutral(body, "include", json::array({json::array()})));
   RETURN_IF_ERROR(drop_neutral(body, "background", {false}));
   RETURN_IF_ERROR(drop_neutral(body, "reasoning", json::array({json::object()})));
-  return body;
+  return ChatBody{std::move(body), std::move(messages.names)};
 }
 
 Status in_own_names(ApiKind kind, const Status& status) {
@@ -200,10 +226,6 @@ Status in_own_names(ApiKind kind, const Status& status) {
   if (kind == ApiKind::kMessages) names = kOfMessages;
   if (kind == ApiKind::kResponses) names = kOfResponses;
   std::string message = status.message();
-  // These bodies' messages were split and added, so their numbers differ from the client's.
-  constexpr std::string_view kNumbered = "\"messages\"[";
-  if (!names.empty() && message.starts_with(kNumbered))
-    message.erase(kNumbered.size() - 1, message.find(']') + 2 - kNumbered.size());
   for (const Renamed& name : names) {
     const std::string from = fmt::format("\"{}\"", name.of_chats), to = fmt::format("\"{}\"", name.own);
     for (size_t at = message.find(from); at != std::string::npos; at = message.find(from, at + to.size()))

@@ -170,9 +170,11 @@ Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder&
   return prompts;
 }
 
+// `names`: of the messages, for errors (take_conversation).
 Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBuilder& builder,
-                                               const std::optional<ToolUse>& tools = {}) {
-  ASSIGN_OR_RETURN(Conversation chat, take_conversation(body));
+                                               const std::optional<ToolUse>& tools = {},
+                                               std::span<const std::string> names = {}) {
+  ASSIGN_OR_RETURN(Conversation chat, take_conversation(body, names));
   if (tools) chat.options.tools = tools->definitions;
   auto text = builder.render(chat.messages, chat.options);
   if (!text.ok() && text.status().message().starts_with('"')) return text.status();  // names a field already
@@ -182,10 +184,22 @@ Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBu
 }
 
 Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& builder,
-                                      const std::optional<ToolUse>& tools) {
+                                      const std::optional<ToolUse>& tools,
+                                      std::span<const std::string> names) {
   Prompt prompt;
-  ASSIGN_OR_RETURN(prompt.ids, read_conversation(body, builder, tools));
+  ASSIGN_OR_RETURN(prompt.ids, read_conversation(body, builder, tools, names));
   return std::vector<Prompt>{std::move(prompt)};
+}
+
+// An error if a request asks for drafts of a server that has no drafter.
+Status check_drafting(const RequestParams& parameters, const ApiDefaults& defaults) {
+  const bool asks_length = parameters.num_speculative_tokens.value_or(0) > 0;
+  const bool asks_policy = parameters.gamma_policy != defaults.params.gamma_policy;
+  if (defaults.drafts || (!asks_length && !asks_policy)) return {};
+  return invalid_argument(fmt::format(
+      "\"{}\": there is no drafter; leave it out, or add --draft-model, --drafter or --listen to the "
+      "command that was started",
+      asks_length ? "num_speculative_tokens" : "gamma_policy"));
 }
 
 // Reads the remaining parameters; those about the answer go to `out`.
@@ -196,6 +210,7 @@ Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefault
   parameters.grammar = std::move(structure.grammar);
   parameters.seed = defaults.seed;
   RETURN_IF_ERROR(take_sampling(body, parameters));
+  RETURN_IF_ERROR(check_drafting(parameters, defaults));
   RETURN_IF_ERROR(read_logprobs(kind, body, parameters.logprobs));
   RETURN_IF_ERROR(read_max_tokens(body, max_tokens));
   if (find_field(body, "prompt_logprobs"))
@@ -304,9 +319,10 @@ Status bound_logprobs(bool says_length, int64_t most, ApiRequest& out) {
 }
 
 // Reads a completion or a chat, without the fields that `structure` was read from. `asked`: the client's
-// endpoint.
+// endpoint. `names`: of the messages, if they were others in the client's body.
 Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure& structure,
-                                     const ApiDefaults& defaults, const RequestBuilder& builder) {
+                                     const ApiDefaults& defaults, const RequestBuilder& builder,
+                                     std::span<const std::string> names = {}) {
   const ApiKind kind = asked == ApiKind::kCompletion ? asked : ApiKind::kChat;
   ApiRequest out{.kind = asked,
                  .model = {},
@@ -339,7 +355,7 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
     parameters.shown = special_tokens(builder.tokenizer());
   else if (out.tools)
     parameters.shown = shown_tokens(out.tools->format, builder.tokenizer());
-  ASSIGN_OR_RETURN(auto prompts, kind == ApiKind::kChat ? read_chat(body, builder, structure.tools)
+  ASSIGN_OR_RETURN(auto prompts, kind == ApiKind::kChat ? read_chat(body, builder, structure.tools, names)
                                                         : read_prompts(body, builder, most));
   if (prompts.size() * static_cast<size_t>(n) > most)
     return invalid_argument(
@@ -418,8 +434,8 @@ Result<std::vector<TokenId>> read_count_tokens(const json& body, std::string_vie
   ASSIGN_OR_RETURN(Structure structure, read_structure(ApiKind::kMessages, written));
   if (structure.tools) RETURN_IF_ERROR(tool_format_of(builder.chat_template()).status());
   drop_structure(ApiKind::kMessages, rest);
-  ASSIGN_OR_RETURN(const json chat, chat_of_messages(std::move(rest)));
-  return read_conversation(chat, builder, structure.tools);
+  ASSIGN_OR_RETURN(const ChatBody chat, chat_of_messages(std::move(rest)));
+  return read_conversation(chat.body, builder, structure.tools, chat.message_names);
 }
 
 Result<std::string> read_detokenize(const json& body, const RequestBuilder& builder) {
@@ -448,9 +464,9 @@ Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDef
   }
   if (kind == ApiKind::kCompletion || kind == ApiKind::kChat)
     return read_chat_request(kind, rest, structure, defaults, builder);
-  ASSIGN_OR_RETURN(const json chat, kind == ApiKind::kMessages ? chat_of_messages(std::move(rest))
-                                                               : chat_of_responses(std::move(rest)));
-  auto out = read_chat_request(kind, chat, structure, defaults, builder);
+  ASSIGN_OR_RETURN(const ChatBody chat, kind == ApiKind::kMessages ? chat_of_messages(std::move(rest))
+                                                                   : chat_of_responses(std::move(rest)));
+  auto out = read_chat_request(kind, chat.body, structure, defaults, builder, chat.message_names);
   if (!out.ok()) return in_own_names(kind, out.status());
   if (kind == ApiKind::kResponses) out->repeated = std::make_shared<const json>(repeated_in_response(body));
   return out;

@@ -52,6 +52,7 @@ struct ApiDefaults {
   uint64_t seed = 0;                 // for a request without a seed
   ApiLimits limits;
   std::chrono::milliseconds timeout{0};  // for a request without a timeout; 0: none
+  bool drafts = true;                    // the server has a drafter, or workers may join
   std::string_view text = {};            // the original body, for the order of keys
 };
 

@@ -110,6 +110,10 @@ Result<std::optional<ToolUse>> read_tools(ApiKind kind, const ordered_json& body
   for (const ordered_json& item : *list) {
     ASSIGN_OR_RETURN(ordered_json definition, chat_tool(kind, item));
     ASSIGN_OR_RETURN(Tool tool, read_tool(definition));
+    for (const Tool& other : use.tools)
+      if (other.name == tool.name)
+        return invalid_argument(
+            fmt::format("\"tools\": two have the \"name\" {}; each needs a name of its own", tool.name));
     use.tools.push_back(std::move(tool));
     use.definitions.push_back(std::move(definition));
   }

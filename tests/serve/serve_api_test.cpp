@@ -199,7 +199,7 @@ TEST_F(ServeApi, AnUnknownRoleIsRefusedByName) {
       EXPECT_TRUE(role.is_null() || wrong.find(role.dump()) != std::string::npos) << wrong;
     }
   const json item{{"role", "usr"}, {"content", "a"}};
-  EXPECT_TRUE(error({{"input", {item}}}, ApiKind::kResponses).starts_with("\"input\": \"usr\" is no"));
+  EXPECT_TRUE(error({{"input", {item}}}, ApiKind::kResponses).starts_with("\"input\"[0]: \"usr\" is no"));
 }
 
 TEST_F(ServeApi, AMessageWithoutContentIsRefusedByItsRole) {
@@ -218,6 +218,60 @@ TEST_F(ServeApi, AMessageWithoutContentIsRefusedByItsRole) {
 }
 
 // An assistant message that the server sent is accepted unchanged in the next turn of the conversation.
+// The number in an error is that of the client's own list, though messages are split and added before.
+TEST_F(ServeApi, ErrorsNameTheMessageOfTheClientsBody) {
+  const json user{{"role", "user"}, {"content", "a"}}, wrong{{"role", "nobody"}, {"content", "a"}};
+  const auto of_messages = [&](json list, const json& system = "s") {
+    return error({{"max_tokens", 5}, {"system", system}, {"messages", std::move(list)}}, ApiKind::kMessages);
+  };
+  const json calls{{"role", "assistant"},
+                   {"content",
+                    {{{"type", "tool_use"}, {"id", "1"}, {"name", "f"}, {"input", json::object()}},
+                     {{"type", "tool_use"}, {"id", "2"}, {"name", "f"}, {"input", json::object()}}}}};
+  const json results{{"role", "user"},
+                     {"content",
+                      {{{"type", "tool_result"}, {"tool_use_id", "1"}, {"content", "x"}},
+                       {{"type", "tool_result"}, {"tool_use_id", "2"}, {"content", "y"}}}}};
+  EXPECT_TRUE(of_messages({user, wrong}).starts_with("\"messages\"[1]: ")) << of_messages({user, wrong});
+  const std::string behind = of_messages({user, calls, results, wrong});
+  EXPECT_TRUE(behind.starts_with("\"messages\"[3]: ")) << behind;
+  EXPECT_TRUE(of_messages({user}, 5).starts_with("\"system\": ")) << of_messages({user}, 5);
+  const std::string nameless =
+      of_messages({user, {{"role", "user"}, {"content", {{{"type", "tool_result"}}}}}});
+  EXPECT_TRUE(nameless.starts_with("\"messages\"[1]: a tool_result needs")) << nameless;
+
+  const auto of_responses = [&](json list) {
+    return error({{"instructions", "s"}, {"input", std::move(list)}}, ApiKind::kResponses);
+  };
+  EXPECT_TRUE(of_responses({user, wrong}).starts_with("\"input\"[1]: ")) << of_responses({user, wrong});
+  const json call{{"type", "function_call"}, {"call_id", "1"}, {"name", "f"}, {"arguments", "{}"}};
+  json strange = call;
+  strange["arguments"] = 5;
+  EXPECT_TRUE(of_responses({user, call, call, wrong}).starts_with("\"input\"[3]: "));
+  EXPECT_TRUE(of_responses({user, call, strange, user}).starts_with("\"input\"[1 to 2]: "))
+      << of_responses({user, call, strange, user});
+  EXPECT_TRUE(of_responses({user, 5}).starts_with("\"input\"[1] must be a message"));
+}
+
+// Drafts cannot be had from a server without a drafter; that it decodes plainly may be asked of any.
+TEST_F(ServeApi, ADraftLengthNeedsADrafter) {
+  const RequestBuilder builder(request_model(settings_.models, settings_.speculation, prepared_, chat_));
+  const auto told = [&](const json& more, bool drafts) {
+    json body{{"prompt", "a"}};
+    body.update(more);
+    return read_api_request(
+               ApiKind::kCompletion, body,
+               {.params = params_, .models = models_, .synthetic_acceptance = {}, .drafts = drafts}, builder)
+        .status()
+        .message();
+  };
+  for (const json& asked : {json{{"num_speculative_tokens", 3}}, json{{"gamma_policy", "fixed:gamma=3"}}}) {
+    EXPECT_EQ(told(asked, true), "") << asked;
+    EXPECT_NE(told(asked, false).find("no drafter"), std::string::npos) << asked << told(asked, false);
+  }
+  EXPECT_EQ(told({{"num_speculative_tokens", 0}}, false), "");
+}
+
 TEST_F(ServeApi, AnswersComeBackAsTheyWere) {
   const json user{{"role", "user"}, {"content", "a"}};
   const json plain{{"role", "assistant"}, {"content", "b"}};

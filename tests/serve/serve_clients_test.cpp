@@ -510,7 +510,8 @@ TEST_F(ServeClients, OpenAisResponses) {
   const auto param = [&](const json& more) { return error(with(body, more), 400, "/v1/responses")["param"]; };
   EXPECT_EQ(param({{"previous_response_id", "resp_1"}}), "previous_response_id");
   const json kept = error(with(body, {{"conversation", "conv_1"}}), 400, "/v1/responses");
-  EXPECT_NE(kept["message"].get<std::string>().find("the whole conversation in \"input\""), std::string::npos);
+  EXPECT_NE(kept["message"].get<std::string>().find("the whole conversation in \"input\""),
+            std::string::npos);
   EXPECT_EQ(param({{"max_output_tokens", 0}}), "max_output_tokens");
   EXPECT_EQ(param({{"input", std::string(100'000, 'x')}}), "input");
   EXPECT_EQ(param({{"messages", json::array()}}), "messages");
@@ -722,8 +723,8 @@ TEST(Batch, AClientsPolicyReadsNoFile) {
   const std::string secret = directory.write("secret", "do-not-tell\n");
   const std::string input = directory.write(
       "in.jsonl", batch_line("a", with(kGreedy, {{"gamma_policy", "replay:file=" + secret}})).dump() + "\n");
-  const Outcome outcome =
-      outrider_program({"batch", "--model", demo_target(), "--input", input, "--output", "-", "--quiet"});
+  const Outcome outcome = outrider_program({"batch", "--model", demo_target(), "--drafter", "ngram",
+                                            "--input", input, "--output", "-", "--quiet"});
   EXPECT_EQ(outcome.code, 1) << outcome.describe();
   const json answer = json::parse(outcome.out);
   EXPECT_EQ(answer["response"]["status_code"], 400);

@@ -510,7 +510,7 @@ TEST(ServeFaults, TextsThatDoNotEndInTimeBreakOffWithAnError) {
   ASSERT_TRUE(events.chunks.back().contains("error")) << events.chunks.back();
   EXPECT_EQ(events.chunks.back()["error"]["type"], "unavailable_error");
   EXPECT_EQ(server.process().wait(), 0) << server.process().err();
-  for (const char* part : {"\"level\":\"info\"", "\"event\":\"drain\"", "\"running\":\"1\""})
+  for (const char* part : {"\"level\":\"info\"", "\"event\":\"drain\"", "\"running\":1"})
     EXPECT_NE(server.process().err().find(part), std::string::npos) << server.process().err();
 }
 

@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "serve/engine/activity_log.h"
 #include "serve/serve.h"
+#include "start/flags/options.h"
 #include "tests/support/temporary_directory.h"
 
 namespace outrider {
@@ -58,6 +61,24 @@ TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
   EXPECT_EQ(options.cluster.speculation.pipeline, "ahead");
   EXPECT_EQ(options.defaults.temperature, 0.5f);
   EXPECT_EQ(options.max_queued_requests, 7);
+}
+
+// Files of several quantisations may be served side by side, so their names differ.
+TEST(ServeOptions, AModelOfTheHubHasTheNameThatWasGiven) {
+  const TemporaryDirectory dir;
+  const fs::path model = fs::path(dir.path()) / "models--org--name";
+  fs::create_directories(model / "snapshots" / "1");
+  fs::create_directories(model / "refs");
+  std::ofstream(model / "refs" / "main") << "1";
+  for (const char* file : {"name-Q4_K_M.gguf", "name-Q8_0.gguf"})
+    std::ofstream(model / "snapshots" / "1" / file) << "x";
+  setenv("HF_HUB_CACHE", dir.path().c_str(), 1);
+  for (const char* given : {"org/name:Q4_K_M", "org/name:q8_0"})
+    EXPECT_EQ(model_display_name(parsed({"--model", given}).cluster.models), given);
+  EXPECT_EQ(model_display_name(parsed({"hf.co/org/name:Q8_0"}).cluster.models), "org/name:Q8_0");
+  unsetenv("HF_HUB_CACHE");
+  EXPECT_EQ(model_display_name(parsed({"--model", model / "snapshots" / "1"}).cluster.models), "org/name");
+  EXPECT_EQ(model_display_name(parsed({"--model", "m"}).cluster.models), "m");
 }
 
 TEST(ServeOptions, RefusesWhatMakesNoSense) {

@@ -246,7 +246,8 @@ TEST(OtherBodies, AskForTheSameChat) {
                                       {"messages", {{{"role", "user"}, {"content", "hi"}}}},
                                       {"stop_sequences", {"x"}},
                                       {"thinking", {{"type", "disabled"}}}})
-                        .value();
+                        .value()
+                        .body;
   EXPECT_EQ(chat,
             (json{{"max_tokens", 5},
                   {"messages",
@@ -254,7 +255,9 @@ TEST(OtherBodies, AskForTheSameChat) {
                   {"stop", {"x"}}}));
   EXPECT_FALSE(chat_of_messages({{"messages", json::array()}}).ok());
   const json response =
-      chat_of_responses({{"input", "hi"}, {"instructions", "be brief"}, {"max_output_tokens", 5}}).value();
+      chat_of_responses({{"input", "hi"}, {"instructions", "be brief"}, {"max_output_tokens", 5}})
+          .value()
+          .body;
   EXPECT_EQ(response["messages"], chat["messages"]);
   EXPECT_EQ(response["max_completion_tokens"], 5);
   for (const json& wrong : {json(5), json::array(), json{{{"type", "function_call"}}}, json{"a"}})

@@ -246,6 +246,10 @@ TEST(Structures, AreRefusedByName) {
   EXPECT_NE(
       refusal(R"({"tools": [{"type": "function", "function": {"name": "a b"}}]})").find("1 to 64 letters"),
       std::string::npos);
+  EXPECT_NE(refusal(R"({"tools": [{"type": "function", "function": {"name": "f"}},
+                                  {"type": "function", "function": {"name": "f"}}]})")
+                .find("two have the \"name\" f"),
+            std::string::npos);
   EXPECT_NE(refusal(R"({"tools": [{"type": "web_search"}]})").find("\"function\""), std::string::npos);
   const char* const other = R"({"tools": [{"type": "function", "function": {"name": "f"}}],
       "tool_choice": {"type": "function", "function": {"name": "g"}}})";
