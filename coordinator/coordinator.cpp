@@ -336,6 +336,14 @@ void Coordinator::shutdown() {
   }
 }
 
+Overview Coordinator::overview() const {
+  Overview out = protocol_.overview();
+  for (WorkerOverview& worker : out.workers) worker.host = transport_->host_of(PeerId{worker.peer});
+  for (GroupOverview& group : out.groups)
+    if (group.here) group.host = transport_->host_of(PeerId{group.peer});
+  return out;
+}
+
 void Coordinator::fill_report(nlohmann::json& out) const {
   fill_json(totals(), out);
   protocol_.cost().fill_json(out["cost_model"]);

@@ -63,6 +63,8 @@ class Coordinator {
 
   const Totals& totals() const { return protocol_.totals(); }
   const Protocol& protocol() const { return protocol_; }
+  // With the hosts of workers and groups, which the protocol does not know.
+  Overview overview() const;
   const TransportStats& transport_stats() const { return transport_->stats(); }
   std::string endpoint() const { return transport_->endpoint(); }
   void fill_report(nlohmann::json& out) const;

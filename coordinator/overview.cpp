@@ -13,6 +13,7 @@ WorkerOverview overview_of(PeerId peer, const PoolWorker& worker, Clock::time_po
   return {
       .peer = peer.value,
       .model = worker.name(),
+      .weights = worker.is_without_model() ? 0 : worker.fingerprint(),
       .state = worker.is_usable(now) ? WorkerOverview::State::kDrafting : WorkerOverview::State::kLeftAlone,
       .sequences = worker.held(),
       .room = worker.room(),
@@ -29,6 +30,7 @@ int64_t add_group(const ServingGroup& group, Overview& out) {
   GroupOverview& here = out.groups.emplace_back(
       GroupOverview{.here = target.is_here(), .running = static_cast<int64_t>(group.requests.running())});
   if (!here.here) return 0;
+  here.peer = target.peer()->value;
   here.seq_slots = static_cast<int64_t>(target.seq_slots());
   here.kv_room = target.kv_tokens() > 0 ? target.kv_tokens() : here.seq_slots * target.max_context();
   here.prefix_tokens = target.kv.kept_blocks() * kBlockTokens;

@@ -9,7 +9,9 @@ namespace outrider {
 
 struct WorkerOverview {
   uint64_t peer = 0;  // on its transport; new for every connection
+  std::string host;   // from which it connects; empty: not known
   std::string model;
+  uint64_t weights = 0;  // fingerprint of its model; 0: it has none
   enum class State : uint8_t {
     kDrafting,   // in use
     kLeftAlone,  // was late or silent, and gets no requests for a while
@@ -22,6 +24,8 @@ struct WorkerOverview {
 // One of a coordinator's target groups.
 struct GroupOverview {
   bool here = false;
+  uint64_t peer = 0;                   // while it is here
+  std::string host;                    // as of a worker
   int64_t running = 0, seq_slots = 0;  // requests
   int64_t kv_tokens = 0, kv_room = 0;  // as of Overview
   int64_t prefix_tokens = 0;

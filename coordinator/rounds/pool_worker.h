@@ -107,6 +107,7 @@ class PoolWorker {
     return over.drafted * kRarely >= over.rounds;
   }
 
+  uint64_t fingerprint() const { return hello_.model.fingerprint; }
   const std::string& name() const { return hello_.model.name; }  // of its model
   int32_t room() const { return hello_.max_sequences; }
 

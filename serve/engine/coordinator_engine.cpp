@@ -318,7 +318,7 @@ void CoordinatorEngine::note_progress(int64_t finished) {
   counted_at_ = now;
   numbers_.totals = protocol.totals();
   numbers_.wire = coordinator_->transport_stats();
-  numbers_.overview = protocol.overview();
+  numbers_.overview = coordinator_->overview();
   numbers_.pace = pace_.look(now, numbers_.totals, numbers_.overview);
 }
 

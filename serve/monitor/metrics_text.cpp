@@ -9,6 +9,7 @@
 
 #include "coordinator/metrics/counters.h"
 #include "serve/monitor/process_numbers.h"
+#include "serve/monitor/status.h"
 
 namespace outrider {
 namespace {
@@ -171,19 +172,23 @@ void write_pace(const EngineNumbers& numbers, const MetricsContext& context, Wri
             pace.tokens_per_round);
   out.gauge("recent_tokens_per_target_pass", "Tokens of a pass, of all its sequences, of ten seconds.",
             pace.tokens_per_target_pass);
-  out.begin(
-      "recent_speedup", "gauge",
-      "Speed against plain decoding of the same batch as the cost model knows it; 0 while nothing is drafted.");
+  out.begin("recent_speedup", "gauge",
+            "Speed against plain decoding of the same batch as the cost model knows it; 0 while nothing is "
+            "drafted.");
   out.sample("recent_speedup", "kind=\"predicted\"", pace.predicted_speedup);
   out.sample("recent_speedup", "kind=\"measured\"", pace.measured_speedup);
 }
 
-// A worker's number is new for every connection, so its counters begin at 0.
+// A worker's number is new for every connection, so its counters begin at 0. `weights` tells the versions of
+// a draft model apart.
 void write_workers(const Overview& now, Writer& out) {
   const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
     out.begin(name, type, help);
     for (const WorkerOverview& worker : now.workers)
-      out.sample(name, fmt::format("worker=\"{}\"", worker.peer), value(worker));
+      out.sample(name,
+                 fmt::format("worker=\"{}\",host=\"{}\",model=\"{}\",weights=\"{}\"", worker.peer,
+                             escaped(worker.host), escaped(worker.model), weights_name(worker.weights)),
+                 value(worker));
   };
   each("draft_worker_usable", "gauge", "1: takes part; 0: was late or silent, and is left alone for a while.",
        [](const WorkerOverview& w) { return w.state == WorkerOverview::State::kDrafting ? 1 : 0; });
@@ -207,8 +212,10 @@ void write_groups(const EngineNumbers& numbers, Writer& out) {
     out.begin(name, "gauge", help);
     for (size_t i = 0; i < now.size(); ++i) out.sample(name, fmt::format("group=\"{}\"", i), value(now[i]));
   };
-  each("target_group_here", "1: the target group takes part; 0: it is not there.",
-       [](const GroupOverview& group) { return group.here ? 1 : 0; });
+  out.begin("target_group_here", "gauge", "1: the target group takes part; 0: it is not there.");
+  for (size_t i = 0; i < now.size(); ++i)
+    out.sample("target_group_here", fmt::format("group=\"{}\",host=\"{}\"", i, escaped(now[i].host)),
+               now[i].here ? 1 : 0);
   each("target_group_requests_running", "Requests that the group runs.",
        [](const GroupOverview& group) { return group.running; });
   each("target_group_kv_cache_usage_perc", "Share of the group's cache that is in use; 1 is all.",

@@ -1,5 +1,7 @@
 #include "serve/monitor/status.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 namespace outrider {
@@ -22,6 +24,10 @@ const char* state_name(EngineState state) {
   return "";
 }
 
+std::string weights_name(uint64_t fingerprint) {
+  return fingerprint == 0 ? std::string() : fmt::format("{:016x}", fingerprint);
+}
+
 namespace {
 
 json worker_json(const WorkerOverview& worker) {
@@ -29,7 +35,9 @@ json worker_json(const WorkerOverview& worker) {
     return whole > 0 ? json(static_cast<double>(part) / static_cast<double>(whole)) : json();
   };
   return {{"worker", worker.peer},
+          {"host", worker.host},
           {"model", worker.model},
+          {"weights", weights_name(worker.weights)},
           {"state", worker.state == WorkerOverview::State::kDrafting ? "drafting" : "left alone"},
           {"sequences", worker.sequences},
           {"room", worker.room},
@@ -43,6 +51,7 @@ json worker_json(const WorkerOverview& worker) {
 json group_json(const GroupOverview& group, const GroupTotals& totals) {
   return {
       {"here", group.here},
+      {"host", group.host},
       {"running", group.running},
       {"places", group.seq_slots},
       {"kv_cache", {{"tokens", group.kv_tokens}, {"room", group.kv_room}}},

@@ -13,6 +13,9 @@ namespace outrider {
 // The state's name, for people and programs.
 const char* state_name(EngineState state);
 
+// The name of a model's weights: files with other contents have another one. Empty: there are none.
+std::string weights_name(uint64_t fingerprint);
+
 struct StatusContext {
   std::string model, policy;
   int64_t max_num_seqs = 0, max_queued_requests = 0;

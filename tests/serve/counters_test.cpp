@@ -146,7 +146,8 @@ TEST(Counters, ThoseOfTargetGroupsAreToldApart) {
       const double shown = static_cast<double>(2 * next) * (counter.unit == Unit::kNanoseconds ? 1e-9 : 1);
       EXPECT_NEAR(std::stod(text.substr(at + line.size())), shown, 1e-9 * shown) << line;
     }
-  EXPECT_NE(text.find("outrider_target_group_here{model_name=\"demo\",group=\"1\"} 0"), std::string::npos);
+  EXPECT_NE(text.find("outrider_target_group_here{model_name=\"demo\",group=\"1\",host=\"\"} 0"),
+            std::string::npos);
   EXPECT_EQ(metrics_text(EngineNumbers{}, {.model = "demo"}).find("target_group"), std::string::npos);
 }
 

@@ -222,7 +222,9 @@ EngineNumbers busy_numbers() {
   numbers.overview = {
       .kv_tokens = 30, .kv_room = 120, .gammas = {1, 0, 2}, .mean_gamma = 4.0 / 3, .workers = {}};
   numbers.overview.workers.push_back({.peer = 7,
+                                      .host = "10.0.0.7",
                                       .model = "draft",
+                                      .weights = 0xabc,
                                       .state = WorkerOverview::State::kLeftAlone,
                                       .sequences = 3,
                                       .room = 8,
@@ -252,7 +254,10 @@ TEST(MetricsText, TellsHowThingsStand) {
   EXPECT_EQ(value("recent_speedup", {{"kind", "measured"}}), 1.25);
   EXPECT_EQ(value("recent_acceptance"), 0.75);
   EXPECT_EQ(value("draft_worker_usable", {{"worker", "7"}}), 0);
-  EXPECT_EQ(value("draft_worker_accepted_tokens_total", {{"worker", "7"}}), 5);
+  EXPECT_EQ(
+      value("draft_worker_accepted_tokens_total",
+            {{"worker", "7"}, {"host", "10.0.0.7"}, {"model", "draft"}, {"weights", "0000000000000abc"}}),
+      5);
   EXPECT_EQ(value("http_responses_total", {{"status", "429"}}), 1);
   EXPECT_EQ(value("request_queue_time_seconds_count"), 1);
   EXPECT_EQ(value("request_prompt_tokens_bucket", {{"le", "64"}}), 0);
