@@ -24,9 +24,9 @@ using nlohmann::json;
 
 constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 
-// Keys of a line of --prompts: those of a request, and id.
+// Keys of a line of --prompts: those of a request, id, and category.
 std::vector<std::string_view> known_keys() {
-  std::vector<std::string_view> keys{"prompt", "id"};
+  std::vector<std::string_view> keys{"prompt", "id", "category"};
   keys.insert(keys.end(), kChatFields.begin(), kChatFields.end());
   keys.insert(keys.end(), kSamplingFields.begin(), kSamplingFields.end());
   keys.insert(keys.end(), kFormFields.begin(), kFormFields.end());
@@ -174,6 +174,7 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
   const std::vector<std::string_view> known = known_keys();
   for (const auto& [key, value] : object.items())
     if (std::find(known.begin(), known.end(), key) == known.end()) return unknown_key(known, key);
+  RETURN_IF_ERROR(take(object, "category", category));
 
   RequestParams params = params_;
   params.seed = hash_combine(params_.seed, line);

@@ -24,9 +24,12 @@ Result<RowCosts> parse_row_costs(const std::vector<std::string>& texts) {
     const auto rows = number(std::string_view(text).substr(0, equals));
     const auto cost = equals == text.npos ? Result<double>(invalid_argument(""))
                                           : number(std::string_view(text).substr(equals + 1));
-    if (!rows.ok() || !cost.ok() || *rows <= (points.empty() ? 1 : points.back().first) || *cost <= 0)
-      return invalid_argument(fmt::format(
-          "--row-costs {}: write ROWS=COST with ROWS above 1 and increasing, e.g. 16=1.10 64=1.3", text));
+    if (!rows.ok() || !cost.ok() || *rows <= (points.empty() ? 1 : points.back().first) || *cost < 1)
+      return invalid_argument(
+          fmt::format("--row-costs {}: write ROWS=COST with ROWS above 1 and increasing, and COST, in passes "
+                      "of one row, at "
+                      "least 1, e.g. 16=1.10 64=1.3",
+                      text));
     points.emplace_back(*rows, *cost);
   }
   return RowCosts(std::move(points));

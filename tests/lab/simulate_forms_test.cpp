@@ -142,6 +142,7 @@ TEST(Trees, NumbersThatCannotBeAreTold) {
   EXPECT_NE(told({.ranks = {0.8, 0.4}}).find("--ranks 0.8 0.4 must be chances whose sum is at most 1"),
             std::string::npos);
   EXPECT_NE(told({.row_costs = {"16"}}).find("write ROWS=COST"), std::string::npos);
+  EXPECT_NE(told({.row_costs = {"16=0.9"}}).find("at least 1"), std::string::npos);
   EXPECT_NE(told({.row_costs = {"16=1.1", "8=1.2"}}).find("increasing"), std::string::npos);
   EXPECT_NE(told({.nodes = {0}}).find("--nodes 0"), std::string::npos);
 }

@@ -104,6 +104,18 @@ TEST_F(ReadRequests, PublishedWorkloadsAreReadAsTheyAre) {
   EXPECT_FALSE(read_requests({}, directory_.write("gz", "\x1f\x8b\x08"), model()).ok());
 }
 
+TEST_F(ReadRequests, ALineMayNameItsCategory) {
+  const std::string file = directory_.write("own",
+                                            "{\"category\": \"code\", \"prompt\": \"ab\"}\n"
+                                            "{\"prompt\": \"c\"}\n");
+  const auto requests = read_requests({}, file, model());
+  ASSERT_TRUE(requests.ok()) << requests.status().message();
+  EXPECT_EQ(requests->at(0).category, "code");
+  EXPECT_EQ(requests->at(1).category, "");
+  const auto wrong = line(R"({"prompt": "a", "category": 5})", {});
+  EXPECT_NE(wrong.status().message().find("\"category\" must be a text"), std::string::npos);
+}
+
 TEST_F(ReadRequests, ATraceGivesLengthsAndWhatDoesNotFitIsTold) {
   const std::string file =
       directory_.write("in.csv",

@@ -66,6 +66,23 @@ TEST(ScreenReport, OneProcessHasNoWireAndNoDraftWorkers) {
   EXPECT_NE(emulated.find("wire: "), std::string::npos) << emulated;
 }
 
+TEST(ScreenReport, TheWireLineHasBytesPerToken) {
+  Totals totals = drafted();  // 3 tokens, of which 2 were drafted
+  const auto line = [](const Totals& of, uint64_t sent) {
+    nlohmann::json metrics;
+    TransportStats stats;
+    stats.sent_bytes[0] = sent;
+    fill_json(of, metrics);
+    fill_json(stats, of, metrics["wire"]);
+    const std::string text = screen_report({.speculates = true}, of, metrics, std::nullopt);
+    const size_t at = text.find("wire: ");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_EQ(line(totals, 300), "wire: 100 bytes per token; 2 draft tokens were accepted");
+  for (int i = 0; i < 15; ++i) totals.rounds.add_round(4, 2, 3, false);  // 48 tokens, 32 of them drafted
+  EXPECT_EQ(line(totals, 4800), "wire: 100 bytes per token; 150 per accepted draft token, 0 of them drafts");
+}
+
 TEST(ScreenReport, ADrafterOfTextIsNotSuspectedOfBadLogits) {
   Totals totals;
   totals.drafts_used = 3;
