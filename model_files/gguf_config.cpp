@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -377,7 +378,48 @@ Result<json> ConfigOfGguf::read() {
   return std::move(config_);
 }
 
+// The keys that are those of config.json for every architecture, further ones are in its table.
+constexpr GgufKey kCommonKeys[] = {{"embedding_length", "hidden_size"},
+                                   {"block_count", "num_hidden_layers"},
+                                   {"feed_forward_length", "intermediate_size"},
+                                   {"attention.head_count", "num_attention_heads"},
+                                   {"attention.head_count_kv", "num_key_value_heads"},
+                                   {"attention.key_length", "head_dim"},
+                                   {"attention.sliding_window", "sliding_window"},
+                                   {"context_length", "max_position_embeddings"},
+                                   {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+                                   {"rope.freq_base", "rope_theta"}};
+
+// Replaces `word` where it is no part of a longer word.
+void replace_word(std::string& text, std::string_view word, std::string_view by) {
+  const auto is_of_word = [&](size_t at) {
+    return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) || text[at] == '_' ||
+                                text[at] == '.' || text[at] == '/');
+  };
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at)) {
+    const bool is_whole = (at == 0 || !is_of_word(at - 1)) && !is_of_word(at + word.size());
+    if (is_whole) text.replace(at, word.size(), by);
+    at += is_whole ? by.size() : word.size();
+  }
+}
+
 }  // namespace
+
+Status in_words_of_gguf(const Status& status, const GgufContent& content, const std::string& name) {
+  const auto architecture = gguf_architecture_of(content, name);
+  if (status.ok() || !architecture.ok()) return status;
+  const GgufKeys keys(content, name, (*architecture)->name);
+  std::string text = status.message();
+  // The file's name stands in front, and may have any words.
+  const size_t begin = text.starts_with(name) ? name.size() : 0;
+  std::string words = text.substr(begin);
+  const auto translate = [&](std::span<const GgufKey> list) {
+    for (const GgufKey& key : list) replace_word(words, key.to, keys.name(key.key));
+  };
+  translate((*architecture)->keys);
+  translate(kCommonKeys);
+  return {status.code(), text.substr(0, begin) + words};
+}
 
 Result<json> gguf_config(const GgufContent& content, const std::string& name) {
   ASSIGN_OR_RETURN(const GgufArchitecture* architecture, gguf_architecture_of(content, name));

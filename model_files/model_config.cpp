@@ -346,8 +346,9 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   return out;
 }
 
-Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
-  ASSIGN_OR_RETURN(const ConfigJson read, read_config_json(model_directory));
+namespace {
+
+Result<ModelConfig> config_of(const ConfigJson& read, const std::filesystem::path& model_directory) {
   const std::filesystem::path file =
       is_gguf_path(model_directory) ? model_directory : model_directory / read.where;
   ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(read.root, file.string()));
@@ -361,6 +362,16 @@ Result<ModelConfig> read_model_config(const std::filesystem::path& model_directo
   if (read.norms_hold_one) out.norm_adds_one = false;
   RETURN_IF_ERROR(read_special_ids(config, model_directory, out));
   return out;
+}
+
+}  // namespace
+
+Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
+  ASSIGN_OR_RETURN(const ConfigJson read, read_config_json(model_directory));
+  auto config = config_of(read, model_directory);
+  if (config.ok() || !is_gguf_path(model_directory)) return config;
+  ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(model_directory));
+  return in_words_of_gguf(config.status(), parts.content, model_directory.string());
 }
 
 }  // namespace outrider

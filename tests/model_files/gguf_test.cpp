@@ -162,7 +162,7 @@ TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByName) {
     EXPECT_NE(config.status().message().find("m.gguf"), std::string::npos) << config.status().message();
   };
   refused(llama_gguf().number("llama.surprise", 3), "llama.surprise");
-  refused(llama_gguf().number("llama.expert_count", 8), "num_experts_per_tok");
+  refused(llama_gguf().number("llama.expert_count", 8), "llama.expert_used_count");
   refused(llama_gguf().text("llama.rope.scaling.type", "yarn"), "llama.rope.scaling.factor");
   refused(llama_gguf().text("llama.rope.scaling.type", "ntk"), "llama.rope.scaling.type");
   refused(llama_gguf().number("llama.rope.dimension_count", 32), "llama.rope.dimension_count");
