@@ -59,7 +59,8 @@ chat_template_kwargs, an object of the template's variables, such as the date th
 Besides, instead of the flag of that name: seed, max_tokens, temperature, top_k, top_p, min_p, stop (a text or
 a list), ignore_eos, repetition_penalty, presence_penalty, frequency_penalty, logit_bias ({"ID": V}), logprobs,
 rule, num_speculative_tokens or gamma_policy. Without a flag: stop_token_ids, min_tokens; response_format or
-structured_outputs, the form of the text as a server takes it; and id, which comes back with the result. All
+structured_outputs, the form of the text as a server takes it; id, which comes back with the result; and
+category, by which the report sums. All
 lines are checked before the first one runs.
 Results come in the order of the requests, a line each:
   index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error, request (tells for
@@ -264,7 +265,7 @@ int run(int argc, char** argv) {
   try {
     parse();
     for (const CLI::App* command : {generate, chat})
-      if (*command && add_model_of_environment(*command, words)) parse();
+      if (*command && add_model_of_settings(*command, words)) parse();
   } catch (const CLI::ParseError& error) {
     std::ostringstream out, refusal;
     const int code = app.exit(error, out, refusal) == 0 ? kExitOk : kExitUsage;

@@ -209,9 +209,13 @@ void add_config_file(CLI::App& command, std::string& config_file) {
   });
 }
 
-bool add_model_of_environment(const CLI::App& command, std::vector<std::string>& words) {
-  const CLI::Option* const option = command.get_option("--model");
-  const char* const model = std::getenv(option->get_envname().c_str());
+bool add_model_of_settings(const CLI::App& command, std::vector<std::string>& words) {
+  const CLI::Option *const option = command.get_option("--model"), *const config =
+                                                                       command.get_option("--config");
+  const char* const variable = std::getenv(option->get_envname().c_str());
+  std::string model = variable ? variable : "";
+  if (model.empty() && config->count() > 0)
+    model = text_of_config_file(config->results().back(), command.get_name(), "model");
   const auto is_given = [&](const char* name) {
     const CLI::Option* const other = command.get_option_no_throw(name);
     return other && other->count() > 0;
@@ -221,9 +225,8 @@ bool add_model_of_environment(const CLI::App& command, std::vector<std::string>&
            (word.starts_with("-m") && !word.starts_with("--"));
   };
   std::error_code none;
-  if (!model || *model == '\0' || option->count() == 0 ||
-      std::any_of(words.begin(), words.end(), names_model) || is_given("--prompt") ||
-      is_given("--prompt-file") || is_given("--prompts") || is_given("MESSAGE") ||
+  if (model.empty() || option->count() == 0 || std::any_of(words.begin(), words.end(), names_model) ||
+      is_given("--prompt") || is_given("--prompt-file") || is_given("--prompts") || is_given("MESSAGE") ||
       option->results().front() == model || std::filesystem::exists(option->results().front(), none))
     return false;
   words.insert(words.begin() + 2, {"--model", model});  // behind the program and the command

@@ -29,9 +29,10 @@ std::string broken_rule(const CLI::Option& option, const std::string& error);
 // The nearest long flag of the command; empty: none is near.
 std::string nearest_flag(const CLI::App& command, const std::string& name);
 
-// With OUTRIDER_MODEL set, a text alone behind the command is the prompt and no model, unless it is a path
-// that exists. Then --model is added to the words, to be parsed again. False: the words mean what was parsed.
-bool add_model_of_environment(const CLI::App& command, std::vector<std::string>& words);
+// With OUTRIDER_MODEL set, or `model` in the --config file, a text alone behind the command is the prompt and
+// no model, unless it is a path that exists. Then --model is added to the words, to be parsed again. False:
+// the words mean what was parsed.
+bool add_model_of_settings(const CLI::App& command, std::vector<std::string>& words);
 
 // llama.cpp's flags for models of the hub, -hf and -hfd, and their long forms, become --model and
 // --draft-model.

@@ -92,4 +92,14 @@ Status apply_config_file(CLI::App& command, const std::string& path) {
   return applier.apply(root);
 }
 
+std::string text_of_config_file(const std::string& path, const std::string& command, const std::string& key) {
+  const auto root = read_toml(path);
+  if (!root.ok()) return {};
+  const toml::table* const own = (*root)[command].as_table();
+  for (const toml::table* const table : {own, &*root})
+    if (table)
+      if (const auto text = (*table)[key].value<std::string>()) return *text;
+  return {};
+}
+
 }  // namespace outrider

@@ -15,4 +15,7 @@ namespace outrider {
 // in a table with the command's name.
 Status apply_config_file(CLI::App& command, const std::string& path);
 
+// The text of one key for this command. Empty: the file cannot be read, or has no text there.
+std::string text_of_config_file(const std::string& path, const std::string& command, const std::string& key);
+
 }  // namespace outrider

@@ -65,6 +65,19 @@ TEST_F(Settings, TheModelMayComeFromTheEnvironment) {
   EXPECT_TRUE(run.succeeded()) << run.describe();
 }
 
+// Then the first text behind the command is the prompt, as with OUTRIDER_MODEL.
+TEST_F(Settings, TheModelMayComeFromAFileAndTheTextFromTheCommandLine) {
+  const std::string config =
+      dir_.write("m.toml", "max-tokens = 2\n[generate]\nmodel = \"" + demo_target().string() + "\"\n");
+  const Outcome run = outrider_program({"generate", "--config", config, "-q", "Once upon a time"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(run.out, generate({"--prompt", "Once upon a time", "--max-tokens", "2", "-q"}).out);
+  const std::string other = dir_.write("o.toml", "model = \"/missing\"\n");
+  const Outcome named = outrider_program(
+      {"generate", demo_target(), "Once upon a time", "--max-tokens", "2", "--config", other, "-q"});
+  EXPECT_EQ(named.out, run.out) << named.describe();
+}
+
 // Every option with a long name reads the variable of that name.
 TEST_F(Settings, AnyOptionMayComeFromTheEnvironment) {
   const Arguments flags{"--prompt", "x", "--max-tokens", "8", "--temperature", "0.9", "--seed", "5", "-q"};
