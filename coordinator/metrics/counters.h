@@ -183,16 +183,22 @@ constexpr Counter<PreparationTotals> kPreparationCounters[] = {
 static_assert(sizeof(PreparationTotals) == std::size(kPreparationCounters) * sizeof(int64_t),
               "a counter has no line above");
 
-// By kind of draft worker, in report["drafters"]. Not in /metrics, because workers choose the names.
+// By kind of draft worker: in report["drafters"], and with the labels model and weights in /metrics. The
+// number of kinds is bounded (DrafterCosts).
 constexpr Counter<DrafterTotals> kDrafterCounters[] = {
-    {&DrafterTotals::joined, "", "joined", "", ""},
-    {&DrafterTotals::lost, "", "lost", "", ""},
-    {&DrafterTotals::left, "", "left", "", ""},
-    {&DrafterTotals::opened, "", "sequences_opened", "", ""},
-    {&DrafterTotals::rounds, "", "rounds", "", ""},
-    {&DrafterTotals::drafted, "", "drafted_tokens", "", ""},
-    {&DrafterTotals::accepted, "", "accepted_tokens", "", ""},
-    {&DrafterTotals::emitted, "", "emitted_tokens", "", ""},
+    {&DrafterTotals::joined, "", "joined", "drafter_joined_total",
+     "Times that a draft worker with these weights joined."},
+    {&DrafterTotals::lost, "", "lost", "drafter_lost_total", "Times that one was lost."},
+    {&DrafterTotals::left, "", "left", "drafter_left_total", "Times that one left."},
+    {&DrafterTotals::opened, "", "sequences_opened", "drafter_sequences_total",
+     "Sequences that were given to one."},
+    {&DrafterTotals::rounds, "", "rounds", "drafter_rounds_total", "Rounds with drafts of these weights."},
+    {&DrafterTotals::drafted, "", "drafted_tokens", "drafter_draft_tokens_total",
+     "Draft tokens of these rounds."},
+    {&DrafterTotals::accepted, "", "accepted_tokens", "drafter_accepted_tokens_total",
+     "Those that were accepted."},
+    {&DrafterTotals::emitted, "", "emitted_tokens", "drafter_generation_tokens_total",
+     "Tokens that these rounds generated."},
 };
 static_assert(offsetof(DrafterTotals, round_seconds) - offsetof(DrafterTotals, joined) ==
                   std::size(kDrafterCounters) * sizeof(int64_t),

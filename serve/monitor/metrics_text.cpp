@@ -204,6 +204,17 @@ void write_workers(const Overview& now, Writer& out) {
        [](const WorkerOverview& w) { return w.seconds_per_token; });
 }
 
+// By weights of the draft model, with those of workers that have left: versions can be compared.
+void write_drafters(const Totals& totals, Writer& out) {
+  for (const auto& counter : kDrafterCounters) {
+    out.begin(counter.metric, "counter", counter.help);
+    for (const auto& [kind, drafter] : totals.drafters)
+      out.sample(counter.metric,
+                 fmt::format("model=\"{}\",weights=\"{}\"", escaped(drafter.name), weights_name(kind)),
+                 value_of(counter, drafter));
+  }
+}
+
 // Only for several groups; a single group would repeat the other metrics.
 void write_groups(const EngineNumbers& numbers, Writer& out) {
   const auto& now = numbers.overview.groups;
@@ -320,6 +331,7 @@ std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& con
   write_wire(numbers, own);
   write_pace(numbers, context, own);
   write_workers(numbers.overview, own);
+  if (!numbers.totals.drafters.empty()) write_drafters(numbers.totals, own);
   write_groups(numbers, own);
   if (context.responses) write_responses(*context.responses, own);
   text += own.take();

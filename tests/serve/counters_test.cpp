@@ -168,6 +168,7 @@ TEST(Counters, NoTwoHaveOneName) {
   look(kPreparationCounters);
   look(kWireCounters);
   look(kGroupCounters);
+  look(kDrafterCounters);
 }
 
 }  // namespace

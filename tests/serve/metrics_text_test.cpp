@@ -233,6 +233,8 @@ EngineNumbers busy_numbers() {
                                       .tested = 6,
                                       .accepted = 5,
                                       .seconds_per_token = 0.5});
+  numbers.totals.drafters[0xabc] = {.name = "draft", .drafted = 9, .accepted = 5};
+  numbers.totals.drafters[0xabd] = {.name = "draft", .drafted = 8, .accepted = 7};
   numbers.pace = {
       .acceptance = 0.75, .tokens_per_target_pass = 6, .predicted_speedup = 1.5, .measured_speedup = 1.25};
   return numbers;
@@ -258,6 +260,8 @@ TEST(MetricsText, TellsHowThingsStand) {
       value("draft_worker_accepted_tokens_total",
             {{"worker", "7"}, {"host", "10.0.0.7"}, {"model", "draft"}, {"weights", "0000000000000abc"}}),
       5);
+  EXPECT_EQ(value("drafter_accepted_tokens_total", {{"model", "draft"}, {"weights", "0000000000000abc"}}), 5);
+  EXPECT_EQ(value("drafter_draft_tokens_total", {{"model", "draft"}, {"weights", "0000000000000abd"}}), 8);
   EXPECT_EQ(value("http_responses_total", {{"status", "429"}}), 1);
   EXPECT_EQ(value("request_queue_time_seconds_count"), 1);
   EXPECT_EQ(value("request_prompt_tokens_bucket", {{"le", "64"}}), 0);

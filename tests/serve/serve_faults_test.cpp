@@ -2,8 +2,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <thread>
 #include <tuple>
 
@@ -420,6 +424,52 @@ TEST(ServeFaults, AWorkerThatIsLeftAloneDraftsForNobody) {
     server.complete(longer);
     return health()["degraded"] == false;
   }));
+}
+
+// A new version of the draft model, under the load of a client: a worker with new weights joins, the old one
+// leaves. The text is the same, and metrics tell the versions apart.
+TEST(ServeFaults, ASwapOfTheDraftModelIsNoticedByNoRequest) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path next = directory.copy(demo_draft(), "next");
+  {
+    std::fstream file(next / "model.safetensors", std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(next / "model.safetensors") / 2));
+    file << std::string(4096, '\0');
+  }
+  ServedProgram server({"--listen", "tcp://127.0.0.1:*", "--wait-for-draft-workers", "1",
+                        "--num-speculative-tokens", "3", "--emulate-link", "delay=1ms,links=target"},
+                       ServedProgram::Wait::kNot);
+  ASSERT_TRUE(server.process().says("tcp://127.0.0.1:")) << server.process().err();
+  const auto worker = [&](const std::string& name, const std::filesystem::path& model) {
+    return BackgroundProcess(directory, name,
+                             {outrider_path(), "draft-worker", "--connect", address_told_by(server),
+                              "--draft-model", model, "--threads", "1"});
+  };
+  BackgroundProcess old = worker("old", demo_draft());
+  ASSERT_TRUE(server.process().says("outrider: serving")) << server.process().err() << old.err();
+  const json body{{"prompt", "Once upon a time"},
+                  {"max_tokens", 160},
+                  {"temperature", 0.8},
+                  {"seed", 3},
+                  {"ignore_eos", true}};
+  json plain = body;
+  plain["num_speculative_tokens"] = 0;
+  const json expected = server.complete(plain)["choices"];
+  auto swapped = std::async(std::launch::async, [&] { return server.complete(body)["choices"]; });
+  BackgroundProcess successor = worker("successor", next);
+  ASSERT_TRUE(successor.says("drafts for")) << successor.err();
+  old.signal(SIGTERM);
+  EXPECT_EQ(old.wait(), 0) << old.err();
+  EXPECT_EQ(swapped.get(), expected);
+  EXPECT_EQ(server.complete(body)["choices"], expected);
+  const std::string metrics = server.client().get("/metrics").body;
+  const std::regex accepted(
+      R"re(outrider_drafter_accepted_tokens_total\{[^}]*weights="([0-9a-f]{16})"\} ([0-9]+))re");
+  size_t versions = 0;
+  for (std::sregex_iterator at(metrics.begin(), metrics.end(), accepted), end; at != end; ++at, ++versions)
+    EXPECT_GT(std::stoi((*at)[2]), 0) << (*at)[1];
+  EXPECT_EQ(versions, 2u) << metrics;
+  EXPECT_EQ(server.process().err().find("is lost"), std::string::npos) << server.process().err();
 }
 
 TEST(ServeFaults, ASigtermBeforeItIsReadyIsNoFailure) {
