@@ -24,7 +24,10 @@ namespace {
 struct Cell {
   Stamp write, reads[2];
   uint32_t write_code = 0, read_code = 0;
+
+  bool operator==(const Cell& other) const { return std::memcmp(this, &other, sizeof(Cell)) == 0; }
 };
+static_assert(sizeof(Cell) == 3 * sizeof(Stamp) + 2 * sizeof(uint32_t));  // no padding
 
 // Addresses: blocks of shared memory, one for each thread of the host; pinned memory; device memory. None is
 // given out twice, but pages of what is freed go back.
@@ -131,16 +134,23 @@ void device_access(const Running& r, size_t offset, size_t bytes, Access access,
     report({now, before, access, was_write, code, before_code, offset});
     if (is_shared) lock.unlock();
   };
+  const auto visit = [&](Cell& cell) {
+    if (now == (is_write(access) ? cell.write : cell.reads[0]) && !now.is_pending) return;
+    check(cell.write, true, cell.write_code);
+    if (!is_write(access)) return remember_read(r, cell, now, is_shared, code);
+    for (const Stamp& read : cell.reads) check(read, false, cell.read_code);
+    cell = {.write = now, .reads = {}, .write_code = code};
+  };
   Cell* cell = watched().cells + offset;
+  Cell before, after;  // of the byte before this one: those of a word mostly have one history
   for (size_t i = 0; i < bytes; ++i, ++cell) {
-    if (now == (is_write(access) ? cell->write : cell->reads[0]) && !now.is_pending) continue;
-    check(cell->write, true, cell->write_code);
-    if (!is_write(access)) {
-      remember_read(r, *cell, now, is_shared, code);
+    if (i > 0 && *cell == before) {
+      *cell = after;
       continue;
     }
-    for (const Stamp& read : cell->reads) check(read, false, cell->read_code);
-    *cell = {.write = now, .reads = {}, .write_code = code};
+    before = *cell;
+    visit(*cell);
+    after = *cell;
   }
 }
 
