@@ -21,12 +21,13 @@ struct KvShape {
   KvType type = KvType::kFloat32;
   int64_t hidden_state_size =
       0;  // numbers kept of each token besides (ModelOptions::aux_layers), in the same type
-  // A layer with a short convolution keeps `conv_channels` numbers of each token in place of keys and values.
-  std::vector<bool> conv_layers = {};  // by layer; empty: there are none
-  int64_t conv_channels = 0;           // of this rank
+  // A layer with a short convolution or a gated delta net keeps a row of `row_size` numbers of each token in
+  // place of keys and values.
+  std::vector<bool> row_layers = {};  // by layer; empty: there are none
+  int64_t row_size = 0;               // of this rank
 
-  bool is_conv(int64_t layer) const {
-    return !conv_layers.empty() && conv_layers[static_cast<size_t>(layer)];
+  bool keeps_row(int64_t layer) const {
+    return !row_layers.empty() && row_layers[static_cast<size_t>(layer)];
   }
 };
 

@@ -29,10 +29,32 @@ IndexRange output_ids(const ShardPlan& plan, const ModelOptions& options) {
   return {0, std::min(plan.vocab.end, whole_tiles)};
 }
 
-// Columns of what a layer's first product makes: queries, keys and values, or B, C and x of a short
-// convolution.
+// Columns of what a layer's first product makes: queries, keys, values and the gate; or B, C and x of a short
+// convolution; or the kept row and the gate of a gated delta net.
 int64_t projected_columns(const ModelConfig& c, const ShardPlan& p) {
-  return std::max((p.query_heads.size() + 2 * p.kv_heads.size()) * c.head_dim, 3 * p.conv_channels.size());
+  const int64_t queries = p.query_heads.size() * (c.attention_gate ? 2 : 1);
+  return std::max({(queries + 2 * p.kv_heads.size()) * c.head_dim, 3 * p.conv_channels.size(),
+                   p.delta_net ? p.delta_net->row_size() + p.delta_net->value_size() : 0});
+}
+
+// Columns of what a layer's second product reads.
+int64_t mixed_columns(const ModelConfig& c, const ShardPlan& p) {
+  return std::max({p.query_heads.size() * c.head_dim, p.conv_channels.size(),
+                   p.delta_net ? p.delta_net->value_size() : 0});
+}
+
+DeltaNetShape delta_shape(const ModelConfig& c, const ShardPlan& p) {
+  const DeltaNetPart& own = *p.delta_net;
+  DeltaNetShape shape{.key_dim = own.key_dim,
+                      .value_dim = own.value_dim,
+                      .taps = c.delta_net->taps,
+                      .epsilon = static_cast<float>(c.rms_norm_eps)};
+  for (const int64_t key : own.keys) {
+    for (int64_t value = own.values.begin; value < own.values.end; ++value)
+      if (c.delta_net->key_of(value) == key) shape.values.push_back(value - own.values.begin);
+    shape.ends.push_back(shape.value_heads());
+  }
+  return shape;
 }
 
 }  // namespace
@@ -42,7 +64,7 @@ struct CpuModel::Activations {
       : residual(o.max_rows, c.hidden_size),
         normed(o.max_rows, c.hidden_size),
         qkv(o.max_rows, projected_columns(c, p)),
-        attended(o.max_rows, std::max(p.query_heads.size() * c.head_dim, p.conv_channels.size())),
+        attended(o.max_rows, mixed_columns(c, p)),
         gate_up(o.max_rows, 2 * p.mlp_columns.size()),
         partial(o.max_rows, c.hidden_size),
         squares(c.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
@@ -82,7 +104,12 @@ CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weig
       act_(std::make_unique<Activations>(config_, plan_, options)),
       experts_(config_.experts ? std::make_unique<ExpertRows>(config_, plan_, options.max_rows, pool_.size())
                                : nullptr),
-      latent_(config_.latent ? std::make_unique<LatentRows>(config_, plan_, options.max_rows) : nullptr) {}
+      latent_(config_.latent ? std::make_unique<LatentRows>(config_, plan_, options.max_rows) : nullptr) {
+  if (!config_.delta_net) return;
+  const DeltaNetShape shape = delta_shape(config_, plan_);
+  delta_nets_ = std::make_unique<DeltaNets>(
+      DeltaNets{.shape = shape, .states = {config_, shape}, .scratch = {pool_.size(), shape}});
+}
 
 CpuModel::~CpuModel() = default;
 
@@ -109,6 +136,7 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
 
 Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
   RETURN_IF_ERROR(make_room(batch));
+  if (delta_nets_) delta_nets_->states.begin(batch, kv_, true);
   const int64_t layers = taken_up_.split(batch, kv_, storage_);
   enter(taken_up_.rest());
   run_layers(taken_up_.rest(), 0, layers);
@@ -117,6 +145,7 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
     locate_rows(batch);
   }
   run_layers(batch, layers, config_.num_layers);
+  if (delta_nets_) delta_nets_->states.end(kv_);
   keep_hidden_states(config_.num_layers, batch);
   return finish(batch);
 }
@@ -125,6 +154,8 @@ Result<LogitsShard> CpuModel::forward_first(std::span<const BatchSlice> batch, i
                                             std::span<ExitedTokens* const> exited) {
   CHECK(layers >= 1 && layers <= config_.num_layers, "{} layers of {}", layers, config_.num_layers);
   RETURN_IF_ERROR(make_room(batch));
+  // Later layers get no rows of these tokens, so no state takes them in.
+  if (delta_nets_) delta_nets_->states.begin(batch, kv_, false);
   enter(batch);
   run_layers(batch, 0, layers);
   int64_t row = 0;
@@ -154,7 +185,11 @@ void CpuModel::enter(std::span<const BatchSlice> batch) {
 
 void CpuModel::run_layers(std::span<const BatchSlice> batch, int64_t first, int64_t last) {
   const auto rows = static_cast<int64_t>(act_->attention_rows.size());
-  if (rows == 0) return;
+  if (rows == 0) {  // all went on from where they had exited; states take in tokens all the same
+    for (int64_t layer = first; layer < last; ++layer)
+      if (config_.is_delta_net(layer)) update_states(layer, batch, 0);
+    return;
+  }
   for (int64_t layer = first; layer < last; ++layer) {
     keep_hidden_states(layer, batch);
     mixer_block(layer, batch, rows);
@@ -252,7 +287,17 @@ void CpuModel::mixer_block(int64_t layer, std::span<const BatchSlice> batch, int
   const bool is_normed = !w.attention_norm.empty();
   if (is_normed) rms_norm(x, w.attention_norm, static_cast<float>(config_.rms_norm_eps), normed);
   const auto in = is_normed ? normed : x;
-  config_.is_conv(layer) ? convolve(layer, batch, in) : attend(layer, batch, in);
+  switch (config_.layer(layer).mixer) {
+    case Mixer::kAttention:
+      attend(layer, batch, in);
+      break;
+    case Mixer::kShortConv:
+      convolve(layer, batch, in);
+      break;
+    case Mixer::kDeltaNet:
+      run_delta_net(layer, batch, in);
+      break;
+  }
   finish_block(act_->partial.rows(rows), w.o_bias, w.attention_out_norm);
 }
 
@@ -279,6 +324,39 @@ void CpuModel::convolve(int64_t layer, std::span<const BatchSlice> batch, Tensor
   matmul(pool_, matmul_scratch_, convolved, w.o, act_->partial.rows(rows));
 }
 
+// The cache keeps [q | k | v | b | a] of every token. All rows of the pass are there before one is read.
+void CpuModel::run_delta_net(int64_t layer, std::span<const BatchSlice> batch,
+                             TensorView<const float, 2> in) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const DeltaNetShape& shape = delta_nets_->shape;
+  const int64_t rows = in.extent(0), kept_size = shape.row_size(),
+                values = shape.value_heads() * shape.value_dim;
+  matmul(pool_, matmul_scratch_, in, w.qkv, act_->qkv.slice(rows, 0, kept_size + values));
+  const auto made = act_->qkv.slice(rows, 0, kept_size);
+  const KvLayerView kept = storage_.layer(layer);
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch) {
+    const int64_t end = kv_.length(slice.sequence);
+    for (int64_t slot = end - static_cast<int64_t>(slice.tokens.size()); slot < end; ++slot, ++row) {
+      const KvSlot at = kv_.slot(slice.sequence, slot);
+      store_row(kept, at.block, at.slot, made.row(row));
+    }
+  }
+  update_states(layer, batch, rows);
+  matmul(pool_, matmul_scratch_, act_->attended.slice(rows, 0, values), w.o, act_->partial.rows(rows));
+}
+
+void CpuModel::update_states(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const DeltaNetShape& shape = delta_nets_->shape;
+  const int64_t values = shape.value_heads() * shape.value_dim;
+  gated_delta_net(
+      pool_, delta_nets_->scratch, shape,
+      {.taps = w.conv, .rate = w.delta_net->rate, .dt_bias = w.delta_net->dt_bias, .norm = w.delta_net->norm},
+      storage_.layer(layer), delta_nets_->states.in_layer(layer, batch, kv_), act_->attention_rows,
+      act_->qkv.slice(rows, shape.row_size(), values), act_->attended.slice(rows, 0, values));
+}
+
 void CpuModel::attend(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const int64_t rows = in.extent(0);
@@ -297,6 +375,10 @@ void CpuModel::attend(int64_t layer, std::span<const BatchSlice> batch, TensorVi
   const auto attended = act_->attended.slice(rows, 0, plan_.query_heads.size() * config_.head_dim),
              partial = act_->partial.rows(rows);
   attention(pool_, attention_scratch_, q, storage_.layer(layer), shape, act_->attention_rows, attended);
+  if (config_.attention_gate) {
+    const int64_t before = (plan_.query_heads.size() + 2 * plan_.kv_heads.size()) * config_.head_dim;
+    sigmoid_mul(pool_, attended, act_->qkv.slice(rows, before, attended.extent(1)));
+  }
   matmul(pool_, matmul_scratch_,
          latent_ ? latent_->expand(pool_, matmul_scratch_, *w.latent, attended) : attended, w.o, partial);
 }
@@ -304,7 +386,8 @@ void CpuModel::attend(int64_t layer, std::span<const BatchSlice> batch, TensorVi
 // Queries, keys and values of normed rows; those of latent attention turned already.
 void CpuModel::project(const LayerWeights& w, TensorView<const float, 2> x) {
   const int64_t rows = x.extent(0), d = config_.head_dim, q = plan_.query_heads.size() * d;
-  const auto qkv = act_->qkv.slice(rows, 0, q + 2 * plan_.kv_heads.size() * d);
+  const int64_t gate = config_.attention_gate ? q : 0;
+  const auto qkv = act_->qkv.slice(rows, 0, q + 2 * plan_.kv_heads.size() * d + gate);
   if (latent_)
     return latent_->project(pool_, matmul_scratch_, *w.latent, x, rope_, act_->attention_rows,
                             {.queries = act_->qkv.slice(rows, 0, q),

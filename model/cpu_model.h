@@ -9,6 +9,7 @@
 #include "model/kv/cpu_kv_storage.h"
 #include "model/latent_attention.h"
 #include "model/model.h"
+#include "model/recurrent_states.h"
 #include "model/taken_up_rows.h"
 #include "model/weights.h"
 
@@ -49,9 +50,11 @@ class CpuModel final : public Model {
   void locate_rows(std::span<const BatchSlice> batch);
   void embed(std::span<const BatchSlice> batch, int64_t rows);
   void keep_hidden_states(int64_t layer, std::span<const BatchSlice> batch);
-  // Attention, or a short convolution, of normed rows into `partial`, this rank's part.
+  // Attention, a short convolution or a gated delta net of normed rows into `partial`, this rank's part.
   void attend(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in);
   void convolve(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in);
+  void run_delta_net(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in);
+  void update_states(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
   void mixer_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
   void mlp_block(int64_t layer, int64_t rows);
   void finish_block(TensorView<float, 2> partial, std::span<const float> bias, std::span<const float> norm);
@@ -77,6 +80,13 @@ class CpuModel final : public Model {
   TakenUpRows taken_up_;
   std::unique_ptr<ExpertRows> experts_;  // null where the model has none
   std::unique_ptr<LatentRows> latent_;   // null where attention is not latent
+  // Of gated delta nets, where there are any.
+  struct DeltaNets {
+    DeltaNetShape shape;
+    RecurrentStates states;
+    DeltaNetScratch scratch;
+  };
+  std::unique_ptr<DeltaNets> delta_nets_;
 };
 
 }  // namespace outrider

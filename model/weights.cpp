@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include "kernels/cpu/pack.h"
@@ -29,6 +30,7 @@ class Packer {
   Result<LayerWeights> layer(const LayerSources& sources);
   Result<ExpertMlp> mixture(const ExpertSources& sources);
   Result<LatentWeights> latent(const LatentSources& sources);
+  static DeltaNetWeights delta_net(const DeltaNetSources& sources);
   std::vector<float> norm(const VectorSource& source) const;
 
  private:
@@ -110,6 +112,15 @@ Result<LatentWeights> Packer::latent(const LatentSources& s) {
   return w;
 }
 
+// The norm multiplies by its weight, whatever other norms of the family do.
+DeltaNetWeights Packer::delta_net(const DeltaNetSources& s) {
+  DeltaNetWeights w{
+      .rate = read_vector(s.decay), .dt_bias = read_vector(s.dt_bias), .norm = read_vector(s.norm)};
+  if (!s.is_rate)
+    for (float& rate : w.rate) rate = -std::exp(rate);
+  return w;
+}
+
 Result<LayerWeights> Packer::layer(const LayerSources& s) {
   LayerWeights w{.attention_norm = norm(s.attention_norm),
                  .mlp_norm = norm(s.mlp_norm),
@@ -126,6 +137,7 @@ Result<LayerWeights> Packer::layer(const LayerSources& s) {
   } else {
     ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
   }
+  if (s.delta_net) w.delta_net = delta_net(*s.delta_net);
   ASSIGN_OR_RETURN(w.o, matrix(MatrixKind::kLayer, s.o));
   if (const ExpertSources* experts = s.mixture()) {
     ASSIGN_OR_RETURN(w.mlp, mixture(*experts));

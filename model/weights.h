@@ -49,13 +49,23 @@ struct LatentWeights {
   size_t bytes() const;
 };
 
+// Vectors of a gated delta net, of this rank's heads.
+struct DeltaNetWeights {
+  std::vector<float> rate;     // [value heads]: -exp(A_log)
+  std::vector<float> dt_bias;  // [value heads]
+  std::vector<float> norm;     // [value_dim]
+};
+
 // A layer with a short convolution has its in_proj in `qkv`, [B + C + x of this rank's channels, hidden], and
-// its out_proj in `o`.
+// its out_proj in `o`. One with a gated delta net has [q + k + v + b + a + gate of this rank's heads,
+// hidden].
 struct LayerWeights {
   std::vector<float> attention_norm, mlp_norm;          // [hidden]; empty where the family has none
   std::vector<float> attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
   std::vector<float> q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
-  PackedMatrix qkv;  // [q + k + v of this rank, hidden]; empty with latent attention
+  // [q + k + v of this rank, hidden], and rows of the gate, where there is one; empty with latent attention
+  PackedMatrix qkv;
+  std::optional<DeltaNetWeights> delta_net;
   std::optional<LatentWeights> latent;
   std::vector<float> qkv_bias;
   std::vector<float> sinks;  // [query heads of this rank]

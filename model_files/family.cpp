@@ -126,6 +126,24 @@ constexpr ExpertNames kDeepseekV3Experts{.block = "mlp.",
                                          .dense_layers_first = true,
                                          .factor = 2.5};
 
+constexpr ExpertNames kQwen3NextExperts{.block = "mlp.",
+                                        .gate = "gate_proj",
+                                        .up = "up_proj",
+                                        .down = "down_proj",
+                                        .count_key = "num_experts",
+                                        .size_key = "moe_intermediate_size",
+                                        .has_shared = true,
+                                        .may_skip_layers = true,
+                                        .renormalises = true};
+constexpr ExpertNames kQwen35Experts{.block = "mlp.",
+                                     .gate = "gate_proj",
+                                     .up = "up_proj",
+                                     .down = "down_proj",
+                                     .count_key = "num_experts",
+                                     .size_key = "moe_intermediate_size",
+                                     .has_shared = true,
+                                     .always_renormalises = true};
+
 using Keys = std::string_view;
 constexpr std::array kQwenKeys = std::to_array<Keys>({"use_sliding_window"});
 constexpr std::array kGemma2Keys = std::to_array<Keys>({"hidden_activation"});
@@ -140,6 +158,22 @@ constexpr std::array kQwen2MoeKeys =
 constexpr std::array kQwen3MoeKeys =
     std::to_array<Keys>({"num_experts_per_tok", "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step",
                          "use_sliding_window"});
+
+// "mtp_use_dedicated_embeddings": of modules for drafts.
+constexpr std::array kQwen3NextKeys = std::to_array<Keys>(
+    {"full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads",
+     "linear_num_value_heads", "linear_value_head_dim", "attn_output_gate", "mamba_ssm_dtype",
+     "mtp_use_dedicated_embeddings", "num_experts_per_tok", "norm_topk_prob", "mlp_only_layers",
+     "decoder_sparse_step", "shared_expert_intermediate_size"});
+constexpr std::array kQwen35Keys = std::to_array<Keys>(
+    {"full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads",
+     "linear_num_value_heads", "linear_value_head_dim", "attn_output_gate", "mamba_ssm_dtype",
+     "mtp_use_dedicated_embeddings", "mlp_only_layers"});
+constexpr std::array kQwen35MoeKeys =
+    std::to_array<Keys>({"full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim",
+                         "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim",
+                         "attn_output_gate", "mamba_ssm_dtype", "mtp_use_dedicated_embeddings",
+                         "mlp_only_layers", "num_experts_per_tok", "shared_expert_intermediate_size"});
 
 constexpr std::array kGptOssKeys =
     std::to_array<Keys>({"num_experts_per_tok", "experts_per_token", "initial_context_length"});
@@ -529,6 +563,49 @@ constexpr std::array kFamilies = {
                  .experts = &kLfm2MoeExperts,
                  .keys = kLfm2MoeKeys,
                  .defaults = {.rope_theta = 1e6, .norm_epsilon = 1e-5, .tied = true}},
+    FamilyTraits{.family = ModelFamily::kQwen3Next,
+                 .title = "Qwen3-Next",
+                 .models = "Qwen3-Next-80B-A3B, Qwen3-Coder-Next",
+                 .model_type = "qwen3_next",
+                 .architecture = "Qwen3NextForCausalLM",
+                 .special =
+                     "a gated delta net in place of attention in most layers; gated attention; a mixture "
+                     "of experts beside a shared one",
+                 .norm_adds_one = true,
+                 .qk_norm = QkNorm::kHead,
+                 .delta_nets = DeltaNets::kFused,
+                 .attention_gate = true,
+                 .partial_rotation = true,
+                 .experts = &kQwen3NextExperts,
+                 .keys = kQwen3NextKeys,
+                 .defaults = {.head_dim = 256, .rotated_share = 0.25}},
+    FamilyTraits{.family = ModelFamily::kQwen35,
+                 .title = "Qwen3.5",
+                 .models = "Qwen3.5 and Qwen3.6, 0.8B to 27B; their image tower is not read",
+                 .model_type = "qwen3_5_text",
+                 .architecture = "Qwen3_5ForCausalLM",
+                 .special = "as Qwen3-Next without experts",
+                 .norm_adds_one = true,
+                 .qk_norm = QkNorm::kHead,
+                 .delta_nets = DeltaNets::kSplit,
+                 .attention_gate = true,
+                 .partial_rotation = true,
+                 .keys = kQwen35Keys,
+                 .defaults = {.head_dim = 256, .rotated_share = 0.25}},
+    FamilyTraits{.family = ModelFamily::kQwen35Moe,
+                 .title = "Qwen3.5-MoE",
+                 .models = "Qwen3.5-35B-A3B, Qwen3.5-122B-A10B, Qwen3.5-397B-A17B, Qwen3.6-35B-A3B",
+                 .model_type = "qwen3_5_moe_text",
+                 .architecture = "Qwen3_5MoeForCausalLM",
+                 .special = "as Qwen3-Next",
+                 .norm_adds_one = true,
+                 .qk_norm = QkNorm::kHead,
+                 .delta_nets = DeltaNets::kSplit,
+                 .attention_gate = true,
+                 .partial_rotation = true,
+                 .experts = &kQwen35Experts,
+                 .keys = kQwen35MoeKeys,
+                 .defaults = {.head_dim = 256, .rotated_share = 0.25}},
 };
 
 constexpr bool is_in_order() {

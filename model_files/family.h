@@ -22,6 +22,13 @@ enum class AttentionBias : uint8_t {
   kUseBias     // all four, and gate, up and down of the MLP, if "use_bias" is true
 };
 
+// How a family stores the projections of its gated delta nets.
+enum class DeltaNets : uint8_t {
+  kNone,
+  kFused,  // in_proj_qkvz and in_proj_ba, head by head (Qwen3-Next)
+  kSplit   // in_proj_qkv, in_proj_z, in_proj_b and in_proj_a (Qwen3.5)
+};
+
 // Which layers see only a window of "sliding_window" positions.
 enum class Windows : uint8_t {
   kNone,         // the class reads no such key; one is refused
@@ -72,6 +79,7 @@ struct ExpertNames {
   bool has_shared = false;
   bool may_skip_layers = false;      // "mlp_only_layers", "decoder_sparse_step"
   bool always_renormalises = false;  // else "norm_topk_prob"
+  bool renormalises = false;         // where "norm_topk_prob" is missing
   std::string_view router = "gate";
   Routing routing = Routing::kLargest;
   std::string_view shared = "shared_expert.";
@@ -116,8 +124,10 @@ struct FamilyTraits {
   bool reads_mlp_bias = false;
   bool attention_sinks = false;
   bool latent_attention = false;
-  bool short_convolutions = false;  // in place of attention in some layers; sizes by LFM2's keys
-  bool fused_projections = false;   // qkv_proj and gate_up_proj
+  bool short_convolutions = false;          // in place of attention in some layers; sizes by LFM2's keys
+  DeltaNets delta_nets = DeltaNets::kNone;  // in the layers that "layer_types" calls linear_attention
+  bool attention_gate = false;              // ModelConfig::attention_gate
+  bool fused_projections = false;           // qkv_proj and gate_up_proj
   std::string_view epsilon_key = "rms_norm_eps";
   std::string_view activation_key = "hidden_act";
   Activation activation = Activation::kSilu;

@@ -81,7 +81,27 @@ constexpr std::array kDeepseekGguf =
                             {"expert_weights_scale", "routed_scaling_factor", Kind::kNumber},
                             {"rope.dimension_count", "qk_rope_head_dim"}});
 
+constexpr std::array kQwen35Gguf =
+    std::to_array<GgufKey>({{"ssm.conv_kernel", "linear_conv_kernel_dim"},
+                            {"ssm.state_size", "linear_key_head_dim"},
+                            {"ssm.group_count", "linear_num_key_heads"},
+                            {"ssm.time_step_rank", "linear_num_value_heads"},
+                            {"full_attention_interval", "full_attention_interval"}});
+constexpr std::array kQwen35MoeGguf =
+    std::to_array<GgufKey>({{"ssm.conv_kernel", "linear_conv_kernel_dim"},
+                            {"ssm.state_size", "linear_key_head_dim"},
+                            {"ssm.group_count", "linear_num_key_heads"},
+                            {"ssm.time_step_rank", "linear_num_value_heads"},
+                            {"full_attention_interval", "full_attention_interval"},
+                            {"expert_count", "num_experts"},
+                            {"expert_used_count", "num_experts_per_tok"},
+                            {"expert_feed_forward_length", "moe_intermediate_size"},
+                            {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"}});
+
 using Keys = std::string_view;
+// "rope.dimension_sections": of images; text has the same position in all sections.
+constexpr std::array kDeltaNetMore =
+    std::to_array<Keys>({"ssm.inner_size", "attention.recurrent_layers", "rope.dimension_sections"});
 constexpr std::array kWindowPattern = std::to_array<Keys>({"attention.sliding_window_pattern"});
 constexpr std::array kGemma3More =
     std::to_array<Keys>({"attention.sliding_window", "attention.sliding_window_pattern"});
@@ -242,6 +262,32 @@ Status complete_lfm2_moe(const GgufKeys& keys, json& config) {
   return check_sigmoid_gating(keys);
 }
 
+// Which layers have a gated delta net, and the size of its value heads.
+Status complete_delta_nets(const GgufKeys& keys, json& config) {
+  for (const char* key :
+       {"linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads"})
+    if (!config.contains(key))
+      return malformed(fmt::format("{}: does not say {} of its gated delta nets", keys.file(), key));
+  ASSIGN_OR_RETURN(const auto inner, keys.integer("ssm.inner_size"));
+  const int64_t heads = config["linear_num_value_heads"];
+  if (!inner || heads < 1 || *inner % heads != 0)
+    return malformed(fmt::format("{}: {} must be a multiple of {}, {}", keys.file(),
+                                 keys.name("ssm.inner_size"), keys.name("ssm.time_step_rank"), heads));
+  config["linear_value_head_dim"] = *inner / heads;
+  const std::string name = keys.name("attention.recurrent_layers");
+  const GgufArray* recurrent = gguf_array(keys.content(), name);
+  if (recurrent == nullptr) return {};
+  const auto layers = config["num_hidden_layers"].get<uint64_t>();
+  if (!recurrent->texts.empty() || recurrent->count < layers)
+    return malformed(
+        fmt::format("{}: {} must be a list of {} flags, one for each layer", keys.file(), name, layers));
+  json types = json::array();
+  for (uint64_t i = 0; i < layers; ++i)
+    types.push_back(recurrent->number(i) != 0 ? "linear_attention" : "full_attention");
+  config["layer_types"] = types;
+  return {};
+}
+
 Status complete_deepseek(const GgufKeys& keys, json& config) {
   // Files that were made for attention over the latent say by other keys how large a head is without it.
   ASSIGN_OR_RETURN(const auto own_key, keys.integer("attention.key_length"));
@@ -347,6 +393,28 @@ constexpr std::array kArchitectures = std::to_array<GgufArchitecture>({
      .keys = kLfm2MoeGguf,
      .more_keys = kGatingMore,
      .complete = complete_lfm2_moe},
+    {.name = "qwen3next",
+     .family = ModelFamily::kQwen3Next,
+     .has_experts = true,
+     .norms_hold_one = true,
+     .keys = kQwen35MoeGguf,
+     .more_keys = kDeltaNetMore,
+     .complete = complete_delta_nets},
+    {.name = "qwen35",
+     .family = ModelFamily::kQwen35,
+     .norms_hold_one = true,
+     .values_in_turns = true,
+     .keys = kQwen35Gguf,
+     .more_keys = kDeltaNetMore,
+     .complete = complete_delta_nets},
+    {.name = "qwen35moe",
+     .family = ModelFamily::kQwen35Moe,
+     .has_experts = true,
+     .norms_hold_one = true,
+     .values_in_turns = true,
+     .keys = kQwen35MoeGguf,
+     .more_keys = kDeltaNetMore,
+     .complete = complete_delta_nets},
     {.name = "deepseek2",
      .family = ModelFamily::kDeepseekV2,
      .has_experts = true,

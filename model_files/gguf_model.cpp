@@ -32,6 +32,15 @@ constexpr auto kParts = std::to_array<std::pair<std::string_view, std::string_vi
      {"shortconv.in_proj", "conv.in_proj"},
      {"shortconv.conv", "conv.conv"},
      {"shortconv.out_proj", "conv.out_proj"},
+     {"attn_gate", "linear_attn.in_proj_z"},
+     {"ssm_in", "linear_attn.in_proj_qkvz"},
+     {"ssm_ba", "linear_attn.in_proj_ba"},
+     {"ssm_beta", "linear_attn.in_proj_b"},
+     {"ssm_alpha", "linear_attn.in_proj_a"},
+     {"ssm_conv1d", "linear_attn.conv1d"},
+     {"ssm_norm", "linear_attn.norm"},
+     {"ssm_out", "linear_attn.out_proj"},
+     {"ssm_a", "linear_attn.A"},
      {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
      // The tensors of a multi-token prediction module, which are stored as a layer behind the last.
      {"nextn.eh_proj", "eh_proj"},
@@ -157,6 +166,11 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
     put(std::move(tensor), layer + "self_attn.sinks");
     return {};
   }
+  if (traits_.delta_nets != DeltaNets::kNone && (part == "attn_qkv" || part == "ssm_dt")) {
+    put(std::move(tensor),
+        layer + "linear_attn." + (part == "attn_qkv" ? "in_proj_qkv" + kind : std::string("dt_bias")));
+    return {};
+  }
   if (part == "attn_qkv" && !traits_.fused_projections) {
     const int64_t head = config_["head_dim"], queries = config_["num_attention_heads"],
                   keys = config_.value("num_key_value_heads", queries);
@@ -234,7 +248,9 @@ Status TensorsOfGguf::add(TensorInfo tensor) {
       return {};
     }
   constexpr std::string_view kLayer = "blk.";
-  const size_t layer_end = tensor.name.find('.', kLayer.size()), part_end = tensor.name.rfind('.');
+  const size_t layer_end = tensor.name.find('.', kLayer.size());
+  const bool has_kind = !tensor.name.ends_with(".ssm_a");
+  const size_t part_end = has_kind ? tensor.name.rfind('.') : tensor.name.size();
   if (!tensor.name.starts_with(kLayer) || layer_end == tensor.name.npos || part_end <= layer_end) {
     out_.push_back(std::move(tensor));
     return {};
@@ -261,6 +277,11 @@ Result<std::vector<TensorInfo>> gguf_tensors(GgufContent content, const std::str
   if (twice != out.end())
     return malformed(fmt::format("{}: two tensors are {}", name, printable(twice->name)));
   return out;
+}
+
+bool gguf_values_in_turns(const GgufContent& content) {
+  const auto architecture = gguf_architecture_of(content, "");
+  return architecture.ok() && (*architecture)->values_in_turns;
 }
 
 bool gguf_norms_hold_one(const GgufContent& content) {

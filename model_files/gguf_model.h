@@ -29,5 +29,7 @@ Result<std::vector<TensorInfo>> gguf_tensors(GgufContent content, const std::str
 
 // Whether the file's norms hold 1 + weight, where the family multiplies by that.
 bool gguf_norms_hold_one(const GgufContent& content);
+// DeltaNetConfig::in_turns
+bool gguf_values_in_turns(const GgufContent& content);
 
 }  // namespace outrider

@@ -62,6 +62,9 @@ Result<int64_t> read_pattern(const JsonObject& config, const FamilyTraits& trait
 // Which layers slide, where there is a window at all.
 Result<std::vector<bool>> read_sliding(const JsonObject& config, const FamilyTraits& traits,
                                        const ModelConfig& out, const std::vector<bool>& turns) {
+  // There, "layer_types" says which layers have a gated delta net (delta_net_config.cpp).
+  if (traits.delta_nets != DeltaNets::kNone)
+    return by_index(out, [&](int64_t) { return config.has("sliding_window"); });
   ASSIGN_OR_RETURN(const auto declared, read_layer_types(config, out));
   switch (traits.windows) {
     case Windows::kEveryLayer:

@@ -120,6 +120,36 @@ Result<MlpSources> MlpMapper::packed_expert(const std::string& prefix, int64_t i
   return to;
 }
 
+// gate_up_proj is [experts, 2 * size, hidden], gates first, and down_proj [experts, hidden, size], as
+// transformers 5 holds them.
+Result<MlpSources> MlpMapper::stacked_expert(const std::string& prefix, int64_t index) const {
+  const int64_t hidden = config_.hidden_size, size = config_.experts->intermediate_size,
+                experts = config_.experts->count;
+  const MlpCut cut(size, plan_.shard);
+  // Rows of an expert in a tensor [experts, outputs, inputs], from its row `first` on.
+  const auto part = [&](const std::string& name, int64_t outputs, int64_t inputs, int64_t first,
+                        IndexRange rows, IndexRange columns) -> Result<TensorPart> {
+    ASSIGN_OR_RETURN(const TensorInfo* info, files_.require(name, {experts, outputs, inputs}));
+    if (!is_weight_dtype(info->dtype))
+      return unsupported(
+          fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
+    return TensorPart{
+        .tensor = info,
+        .rows = rows,
+        .columns = columns,
+        .apart = ElementsApart{.first = (index * outputs + first) * inputs, .row = inputs, .column = 1}};
+  };
+  MlpSources to;
+  for (const int64_t first : {int64_t{0}, size}) {
+    ASSIGN_OR_RETURN(TensorPart some,
+                     part(prefix + "gate_up_proj", 2 * size, hidden, first, cut.columns, {0, hidden}));
+    to.gate_up.parts.push_back(some);
+  }
+  ASSIGN_OR_RETURN(TensorPart down, part(prefix + "down_proj", hidden, size, 0, {0, hidden}, cut.columns));
+  to.down = {{down}, cut.leaf_ends};
+  return to;
+}
+
 Result<ExpertSources> MlpMapper::mixture(const std::string& layer_prefix) const {
   const ExpertConfig& config = *config_.experts;
   const ExpertNames& names = *traits_.experts;
@@ -149,9 +179,11 @@ Result<ExpertSources> MlpMapper::mixture(const std::string& layer_prefix) const 
     to.correction = {correction};
   }
   const bool is_packed = names.packed && !files_.find(prefix + "experts.0.gate_proj.weight");
+  const bool is_stacked = !names.packed && files_.find(prefix + "experts.gate_up_proj");
   for (int64_t i = 0; i < config.count; ++i) {
-    ASSIGN_OR_RETURN(MlpSources sources,
-                     is_packed ? packed_expert(prefix + "experts.", i) : expert(prefix + "experts.", i));
+    ASSIGN_OR_RETURN(MlpSources sources, is_packed    ? packed_expert(prefix + "experts.", i)
+                                         : is_stacked ? stacked_expert(prefix + "experts.", i)
+                                                      : expert(prefix + "experts.", i));
     to.experts.push_back(std::move(sources));
   }
   if (names.has_shared && config.shared_intermediate_size > 0) {

@@ -38,6 +38,7 @@ class MlpMapper {
   struct EveryOther {
     int64_t first = 0, step = 1;
   };
+  Result<MlpSources> stacked_expert(const std::string& prefix, int64_t index) const;
   Result<MlpSources> packed_expert(const std::string& prefix, int64_t index) const;
   // Takes `rows` of the outputs that `every` selects, and `columns` of the inputs.
   Result<TensorPart> packed_matrix(const Packed& of, EveryOther every, IndexRange rows,

@@ -10,6 +10,7 @@
 #include "base/json_text.h"
 #include "model_files/config_keys.h"
 #include "model_files/config_limits.h"
+#include "model_files/delta_net_config.h"
 #include "model_files/family.h"
 #include "model_files/gguf_model.h"
 #include "model_files/gguf_parts.h"
@@ -54,9 +55,13 @@ Status read_sizes(const JsonObject& config, const FamilyTraits& traits, ModelCon
   ASSIGN_OR_RETURN(out.hidden_size, config.integer("hidden_size", {1, kMaxWidth}));
   ASSIGN_OR_RETURN(out.num_layers, config.integer("num_hidden_layers", {1, kMaxLayers}));
   ASSIGN_OR_RETURN(out.num_heads, config.integer("num_attention_heads", {1, kMaxWidth}));
-  ASSIGN_OR_RETURN(out.intermediate_size, traits.reads("block_auto_adjust_ff_dim")
-                                              ? read_adjusted_intermediate_size(config)
-                                              : config.integer("intermediate_size", {1, kMaxWidth}));
+  // A class without dense MLPs has no key for their size.
+  const bool has_dense_size = traits.delta_nets != DeltaNets::kSplit || traits.experts == nullptr;
+  ASSIGN_OR_RETURN(
+      out.intermediate_size,
+      traits.reads("block_auto_adjust_ff_dim")
+          ? read_adjusted_intermediate_size(config)
+          : config.integer(has_dense_size ? "intermediate_size" : "moe_intermediate_size", {1, kMaxWidth}));
   ASSIGN_OR_RETURN(out.vocab_size, config.integer("vocab_size", {1, kMaxVocab}));
   ASSIGN_OR_RETURN(out.max_position_embeddings,
                    config.integer("max_position_embeddings", {1, kMaxPositions}));
@@ -212,7 +217,7 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
                      config.integer("shared_expert_intermediate_size", {1, kMaxWidth}));
   }
   if (!names.always_renormalises) {
-    ASSIGN_OR_RETURN(experts.renormalise, config.boolean_or("norm_topk_prob", false));
+    ASSIGN_OR_RETURN(experts.renormalise, config.boolean_or("norm_topk_prob", names.renormalises));
   }
   out.experts = experts;
   return {};
@@ -259,7 +264,8 @@ Status read_dtype(const JsonObject& config, ModelConfig& out) {
 
 struct ConfigJson {
   json root;
-  bool norms_hold_one = false;  // the file's norms are 1 + weight already
+  bool norms_hold_one = false;   // the file's norms are 1 + weight already
+  bool values_in_turns = false;  // DeltaNetConfig::in_turns
   std::string where = "config.json";
 };
 
@@ -267,7 +273,9 @@ Result<ConfigJson> read_config_json(const std::filesystem::path& directory) {
   if (is_gguf_path(directory)) {
     ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(directory));
     ASSIGN_OR_RETURN(json root, gguf_config(parts.content, directory.string()));
-    return ConfigJson{.root = std::move(root), .norms_hold_one = gguf_norms_hold_one(parts.content)};
+    return ConfigJson{.root = std::move(root),
+                      .norms_hold_one = gguf_norms_hold_one(parts.content),
+                      .values_in_turns = gguf_values_in_turns(parts.content)};
   }
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error))
@@ -298,6 +306,8 @@ std::string beyond_plain_layers(const ModelConfig& c) {
   if (c.experts) return "a mixture of experts";
   if (c.latent) return "latent attention";
   if (c.conv_taps > 0) return "layers with a short convolution";
+  if (c.delta_net) return "layers with a gated delta net";
+  if (c.attention_gate) return "attention with a gate";
   for (const LayerKind& layer : c.layers) {
     if (layer.window > 0) return "layers that see a window of the text";
     if (layer.rope == LayerRope::kLocal) return "layers with a rotation of their own";
@@ -326,6 +336,7 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   out.qk_norm = traits.qk_norm;
   out.norms_rotated = traits.norms_rotated;
   out.attention_sinks = traits.attention_sinks;
+  out.attention_gate = traits.attention_gate;
   if (traits.qk_norm_by_key) {
     ASSIGN_OR_RETURN(const bool norms, config.boolean_or("use_qk_norm", false));
     if (!norms) out.qk_norm = QkNorm::kNone;
@@ -340,6 +351,7 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   RETURN_IF_ERROR(read_rope(config, traits, out));
   RETURN_IF_ERROR(traits.short_convolutions ? read_short_convolutions(config, traits, out)
                                             : read_layer_kinds(config, traits, out));
+  if (traits.delta_nets != DeltaNets::kNone) RETURN_IF_ERROR(read_delta_nets(config, out));
   RETURN_IF_ERROR(read_dtype(config, out));
   RETURN_IF_ERROR(read_scales(config, traits, out));
   ASSIGN_OR_RETURN(out.quantization, read_quantization_config(config));
@@ -360,6 +372,7 @@ Result<ModelConfig> config_of(const ConfigJson& read, const std::filesystem::pat
   ASSIGN_OR_RETURN(const ModelFamily family, read_family(config));
   ASSIGN_OR_RETURN(ModelConfig out, read_layer_config(config, family));
   if (read.norms_hold_one) out.norm_adds_one = false;
+  if (out.delta_net) out.delta_net->in_turns = read.values_in_turns;
   RETURN_IF_ERROR(read_special_ids(config, model_directory, out));
   return out;
 }

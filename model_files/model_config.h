@@ -45,7 +45,10 @@ enum class ModelFamily : uint8_t {
   kErnie45Moe,
   kHunyuanDense,
   kLfm2,
-  kLfm2Moe
+  kLfm2Moe,
+  kQwen3Next,
+  kQwen35,
+  kQwen35Moe
 };
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
@@ -106,8 +109,8 @@ enum class LayerRope : uint8_t { kMain, kLocal, kNone };
 
 // The part of a layer in front of its MLP. kShortConv: in_proj makes B, C and x of a row; the layer yields
 // out_proj of C * conv(B * x), where conv is causal and runs over the last few rows of each channel by itself
-// (LFM2).
-enum class Mixer : uint8_t { kAttention, kShortConv };
+// (LFM2). kDeltaNet: DeltaNetConfig.
+enum class Mixer : uint8_t { kAttention, kShortConv, kDeltaNet };
 
 // Properties in which the layers of one model differ.
 struct LayerKind {
@@ -145,6 +148,29 @@ struct LatentConfig {
   bool interleaved = true;  // neighbours turn together, else halves
   int64_t query_dim() const { return nope_dim + rope_dim; }
   bool operator==(const LatentConfig&) const = default;
+};
+
+// Gated delta net (Yang et al. 2024, arXiv 2412.06464). Queries, keys and values go through a short
+// convolution and silu. Every value head has a state [key_dim, value_dim], which each token updates:
+//   S = decay * S;  S += k (beta (v - S^T k))^T;  output S^T q
+// The output is normed, and multiplied by silu of a gate.
+struct DeltaNetConfig {
+  int64_t key_heads = 0;    // of queries and keys
+  int64_t value_heads = 0;  // a multiple of key_heads
+  int64_t key_dim = 0, value_dim = 0;
+  int64_t taps = 0;  // rows that the convolution reads, its own included
+  // Value heads are stored in turns, one of each key head (some GGUF files); else those of a key head are
+  // neighbours.
+  bool in_turns = false;
+  int64_t key_of(int64_t value) const {
+    return in_turns ? value % key_heads : value / (value_heads / key_heads);
+  }
+  int64_t key_size() const { return key_heads * key_dim; }
+  int64_t value_size() const { return value_heads * value_dim; }
+  int64_t channels() const { return 2 * key_size() + value_size(); }  // of the convolution
+  int64_t row_size() const { return channels() + 2 * value_heads; }   // kept of a token: with b and a
+  int64_t state_size() const { return value_heads * key_dim * value_dim; }
+  bool operator==(const DeltaNetConfig&) const = default;
 };
 
 // Shares of all experts, or each by itself.
@@ -194,7 +220,9 @@ struct ModelConfig {
   bool mlp_bias = false;  // of gate, up and down
   // Every query head has one score more, which takes its part of the softmax and yields nothing.
   bool attention_sinks = false;
-  int64_t conv_taps = 0;     // rows that a short convolution reads, its own included; 0: no layer has one
+  bool attention_gate = false;  // q_proj makes a gate, too; sigmoid(gate) multiplies what o_proj reads
+  int64_t conv_taps = 0;        // rows that a short convolution reads, its own included; 0: no layer has one
+  std::optional<DeltaNetConfig> delta_net;  // of layers that have one
   std::vector<TokenId> eos;  // every id that ends a text; config.json's first, no repeats, may be empty
   std::optional<TokenId> bos;
   std::optional<Dtype> torch_dtype;  // as declared; what the tensors are is in their file
@@ -202,6 +230,9 @@ struct ModelConfig {
 
   LayerKind layer(int64_t i) const { return layers.empty() ? LayerKind{} : layers[static_cast<size_t>(i)]; }
   bool is_conv(int64_t i) const { return layer(i).mixer == Mixer::kShortConv; }
+  bool is_delta_net(int64_t i) const { return layer(i).mixer == Mixer::kDeltaNet; }
+  // Whether some layers keep a row of every token in place of keys and values.
+  bool keeps_rows() const { return conv_taps > 0 || delta_net.has_value(); }
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t output_dim() const { return latent ? latent->value_dim : head_dim; }  // of a head, for o_proj
   int64_t kv_size() const { return num_kv_heads * head_dim; }

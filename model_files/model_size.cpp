@@ -18,6 +18,7 @@ int64_t attention_parameters(const ModelConfig& c) {
   if (c.latent) return latent_parameters(c);
   const int64_t qkv = c.q_size() + 2 * c.kv_size();
   int64_t count = qkv * c.hidden_size + c.q_size() * c.hidden_size;
+  if (c.attention_gate) count += c.q_size() * c.hidden_size;
   if (c.qkv_bias) count += qkv;
   if (c.o_bias) count += c.hidden_size;
   if (c.attention_sinks) count += c.num_heads;
@@ -28,12 +29,18 @@ int64_t attention_parameters(const ModelConfig& c) {
 
 int64_t mixer_parameters(const ModelConfig& c, Mixer mixer) {
   if (mixer == Mixer::kAttention) return attention_parameters(c);
+  if (mixer == Mixer::kDeltaNet) {
+    const DeltaNetConfig& d = *c.delta_net;
+    return (d.row_size() + 2 * d.value_size()) * c.hidden_size + d.channels() * d.taps + 2 * d.value_heads +
+           d.value_dim;
+  }
   return (4 * c.hidden_size + c.conv_taps) * c.hidden_size;
 }
 
 // Cached of a token.
 int64_t cached_numbers(const ModelConfig& c, Mixer mixer) {
   if (mixer == Mixer::kShortConv) return c.hidden_size;
+  if (mixer == Mixer::kDeltaNet) return c.delta_net->row_size();
   return c.latent ? c.head_dim : 2 * c.kv_size();
 }
 
@@ -47,6 +54,8 @@ ModelSize size_of_layer(const ModelConfig& c, const LayerKind& kind) {
   const int64_t norms = c.norm_place == NormPlace::kAround ? 4 : 2;
   ModelSize size{.parameters = norms * c.hidden_size + mixer_parameters(c, kind.mixer),
                  .kv_numbers = cached_numbers(c, kind.mixer),
+                 .row_numbers = kind.mixer == Mixer::kAttention ? 0 : cached_numbers(c, kind.mixer),
+                 .state_numbers = kind.mixer == Mixer::kDeltaNet ? c.delta_net->state_size() : 0,
                  .shares_kv = c.latent.has_value()};
   if (!kind.has_experts) {
     size.parameters += mlp_parameters(c, c.intermediate_size, c.mlp_bias);
@@ -74,6 +83,8 @@ ModelSize size_of(const ModelConfig& c) {
     size.parameters += layer.parameters;
     size.of_experts += layer.of_experts;
     size.kv_numbers += layer.kv_numbers;
+    size.row_numbers += layer.row_numbers;
+    size.state_numbers += layer.state_numbers;
     if (layer.experts == 0) continue;
     size.experts = layer.experts;
     size.chosen = layer.chosen;

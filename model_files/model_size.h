@@ -13,8 +13,10 @@ struct ModelSize {
   // The part of `parameters` that belongs to routed experts, over all layers. A token uses `chosen` of
   // `experts` in each layer.
   int64_t of_experts = 0, experts = 0, chosen = 0;
-  int64_t kv_numbers = 0;  // cached of a token, in all layers
-  bool shares_kv = false;  // every tp_rank caches the whole latent, which is not split over heads
+  int64_t kv_numbers = 0;     // cached of a token, in all layers
+  int64_t row_numbers = 0;    // the part of kv_numbers that a pass over later tokens does not read
+  int64_t state_numbers = 0;  // fp32 numbers of a text's recurrent states, in all layers
+  bool shares_kv = false;     // every tp_rank caches the whole latent, which is not split over heads
 
   // Parameters that one token uses.
   int64_t active() const {

@@ -23,6 +23,8 @@ struct RopeKind {
 using Keys = std::string_view;
 constexpr std::array kAlways =
     std::to_array<Keys>({"rope_type", "type", "rope_theta", "partial_rotary_factor"});
+// Of images: text has the same position in all sections.
+constexpr std::array kImageKeys = std::to_array<Keys>({"mrope_section", "mrope_interleaved"});
 constexpr std::array kFactorKeys = std::to_array<Keys>({"factor"});
 // Hunyuan's scaling. With "alpha", its class in transformers reads no other key.
 constexpr std::array kAlphaKeys =
@@ -79,6 +81,7 @@ Status check_rope_keys(const JsonObject& rope, const std::optional<std::string>&
   for (const auto& [key, value] : rope.members().items()) {
     if (value.is_null() || holds(kAlways, key) || holds(keys, key)) continue;
     if (key == "factor" && value == 1) continue;
+    if (traits.delta_nets == DeltaNets::kSplit && holds(kImageKeys, key)) continue;
     if (key == "original_max_position_embeddings" && value == out.max_position_embeddings) continue;
     const std::string shown = json_text(value).substr(0, 100);
     return rope.refused(

@@ -28,6 +28,15 @@ MlpCut::MlpCut(int64_t intermediate_size, Shard shard) {
   leaf_ends = ends_of_leaves(units, shard, column);
 }
 
+DeltaNetPart::DeltaNetPart(const DeltaNetConfig& config, Shard shard)
+    : values(shard_units(config.value_heads, shard)), key_dim(config.key_dim), value_dim(config.value_dim) {
+  for (int64_t value = values.begin; value < values.end; ++value) keys.push_back(config.key_of(value));
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  leaf_ends =
+      ends_of_leaves(config.value_heads, shard, [&](int64_t head) { return head * config.value_dim; });
+}
+
 ShardPlan::ShardPlan(const ModelConfig& config, Shard s)
     : shard(s),
       query_heads(shard_units(config.num_heads, s)),
@@ -41,6 +50,7 @@ ShardPlan::ShardPlan(const ModelConfig& config, Shard s)
     conv_channels = channels.columns;
     conv_leaf_ends = std::move(channels.leaf_ends);
   }
+  if (config.delta_net) delta_net.emplace(*config.delta_net, s);
   attention_leaf_ends =
       ends_of_leaves(config.num_heads, s, [&](int64_t head) { return head * config.output_dim(); });
   kv_leaf_ends = ends_of_leaves(config.num_kv_heads, s, [&](int64_t head) { return head * config.head_dim; });

@@ -1,6 +1,7 @@
 // The part of a model that one tp_rank computes: pure arithmetic on its sizes, the same for every back-end.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "base/shard.h"
@@ -15,6 +16,21 @@ struct MlpCut {
 
   IndexRange columns;
   std::vector<int64_t> leaf_ends;  // along this rank's part
+};
+
+// Heads of a gated delta net that a rank computes. Value heads follow the leaves; a key head is computed by
+// every rank whose value heads read it.
+struct DeltaNetPart {
+  DeltaNetPart(const DeltaNetConfig& config, Shard shard);
+
+  IndexRange values;
+  std::vector<int64_t> keys;  // ascending
+  int64_t key_dim = 0, value_dim = 0;
+  std::vector<int64_t> leaf_ends;  // along the output of its value heads
+
+  int64_t key_size() const { return static_cast<int64_t>(keys.size()) * key_dim; }
+  int64_t value_size() const { return values.size() * value_dim; }
+  int64_t row_size() const { return 2 * key_size() + value_size() + 2 * values.size(); }
 };
 
 // Which heads and columns a rank computes. Query heads and columns follow the leaves of shard.h; a KV head is
@@ -32,6 +48,10 @@ struct ShardPlan {
   std::vector<int64_t> kv_leaf_ends;         // along its keys; one that several ranks hold is its leaf's
   std::vector<int64_t> mlp_leaf_ends;        // along this rank's part of the intermediate activations
   std::vector<int64_t> conv_leaf_ends;       // along its channels
+  std::optional<DeltaNetPart> delta_net;     // in layers with a gated delta net
+
+  // Numbers of a token that a layer without keys keeps.
+  int64_t kept_row_size() const { return delta_net ? delta_net->row_size() : conv_channels.size(); }
 };
 
 }  // namespace outrider

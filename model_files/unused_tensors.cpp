@@ -26,6 +26,9 @@ void add_used(const LayerSources& l, std::set<const TensorInfo*>& used) {
   for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm,
                                      &l.q_norm, &l.k_norm, &l.qkv_bias, &l.sinks, &l.o_bias, &l.conv})
     add_used(*vector, used);
+  if (l.delta_net)
+    for (const VectorSource* vector : {&l.delta_net->decay, &l.delta_net->dt_bias, &l.delta_net->norm})
+      add_used(*vector, used);
   if (l.latent) {
     add_used(l.latent->q_norm, used);
     add_used(l.latent->kv_norm, used);

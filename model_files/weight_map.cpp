@@ -22,6 +22,10 @@ class Mapper {
   Status map_attention(const std::string& prefix, LayerSources& to) const;
   Status map_projections(const std::string& prefix, LayerSources& to) const;
   Status map_short_convolution(const std::string& prefix, LayerSources& to) const;
+  Status map_delta_net(const std::string& prefix, LayerSources& to) const;
+  Status map_delta_projections(const std::string& prefix, LayerSources& to) const;
+  Status map_gated_queries(const std::string& prefix, LayerSources& to) const;
+  Result<const TensorInfo*> taps_tensor(const std::string& name, int64_t channels, int64_t taps) const;
   Result<LatentSources> latent(const std::string& prefix) const;
   Status map_norms(const std::string& prefix, LayerSources& to) const;
 
@@ -61,6 +65,10 @@ Status Mapper::map_projections(const std::string& prefix, LayerSources& to) cons
   };
   for (const Projection& p : {Projection{"q_proj", q_size, 0, q}, Projection{"k_proj", kv_size, q_size, kv},
                               Projection{"v_proj", kv_size, q_size + kv_size, kv}}) {
+    if (config_.attention_gate && p.offset == 0) {
+      RETURN_IF_ERROR(map_gated_queries(prefix, to));
+      continue;
+    }
     ASSIGN_OR_RETURN(TensorPart part,
                      traits_.fused_projections
                          ? parts_.stacked(prefix + "qkv_proj.weight", q_size + 2 * kv_size, p.offset, p.rows)
@@ -69,6 +77,24 @@ Status Mapper::map_projections(const std::string& prefix, LayerSources& to) cons
     if (!config_.qkv_bias) continue;
     ASSIGN_OR_RETURN(TensorPart bias, parts_.vector(prefix + p.name + ".bias", p.size, p.rows));
     to.qkv_bias.push_back(bias);
+  }
+  if (!config_.attention_gate) return {};
+  for (int64_t h = plan_.query_heads.begin; h < plan_.query_heads.end; ++h) {
+    ASSIGN_OR_RETURN(TensorPart gate,
+                     parts_.stacked(prefix + "q_proj.weight", 2 * q_size, (2 * h + 1) * d, {0, d}));
+    to.qkv.parts.push_back(gate);
+  }
+  return {};
+}
+
+// Rows of q_proj are, head by head, those of the query and those of the gate. The gates come behind the
+// values (map_projections).
+Status Mapper::map_gated_queries(const std::string& prefix, LayerSources& to) const {
+  const int64_t d = config_.head_dim;
+  for (int64_t h = plan_.query_heads.begin; h < plan_.query_heads.end; ++h) {
+    ASSIGN_OR_RETURN(TensorPart part,
+                     parts_.stacked(prefix + "q_proj.weight", 2 * config_.q_size(), 2 * h * d, {0, d}));
+    to.qkv.parts.push_back(part);
   }
   return {};
 }
@@ -129,8 +155,20 @@ Result<LatentSources> Mapper::latent(const std::string& prefix) const {
   return to;
 }
 
-// Rows of in_proj are B, then C, then x. The convolution's weights are [hidden, 1, taps], in GGUF [hidden,
-// taps].
+// Weights of a convolution: [channels, 1, taps], in GGUF [channels, taps].
+Result<const TensorInfo*> Mapper::taps_tensor(const std::string& name, int64_t channels, int64_t taps) const {
+  const TensorInfo* const found = parts_.files().find(name);
+  const bool is_flat = found != nullptr && found->shape.size() == 2;
+  ASSIGN_OR_RETURN(const TensorInfo* info,
+                   parts_.files().require(name, is_flat ? std::vector<int64_t>{channels, taps}
+                                                        : std::vector<int64_t>{channels, 1, taps}));
+  if (!is_weight_dtype(info->dtype))
+    return unsupported(
+        fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
+  return info;
+}
+
+// Rows of in_proj are B, then C, then x.
 Status Mapper::map_short_convolution(const std::string& prefix, LayerSources& to) const {
   const int64_t hidden = config_.hidden_size, taps = config_.conv_taps;
   const IndexRange own = plan_.conv_channels;
@@ -138,15 +176,7 @@ Status Mapper::map_short_convolution(const std::string& prefix, LayerSources& to
     ASSIGN_OR_RETURN(TensorPart part, parts_.stacked(prefix + "in_proj.weight", 3 * hidden, first, own));
     to.qkv.parts.push_back(part);
   }
-  const std::string name = prefix + "conv.weight";
-  const TensorInfo* const found = parts_.files().find(name);
-  const bool is_flat = found != nullptr && found->shape.size() == 2;
-  ASSIGN_OR_RETURN(const TensorInfo* info,
-                   parts_.files().require(name, is_flat ? std::vector<int64_t>{hidden, taps}
-                                                        : std::vector<int64_t>{hidden, 1, taps}));
-  if (!is_weight_dtype(info->dtype))
-    return unsupported(
-        fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
+  ASSIGN_OR_RETURN(const TensorInfo* info, taps_tensor(prefix + "conv.weight", hidden, taps));
   for (int64_t tap = 0; tap < taps; ++tap)
     to.conv.push_back({.tensor = info,
                        .rows = {0, 1},
@@ -155,6 +185,92 @@ Status Mapper::map_short_convolution(const std::string& prefix, LayerSources& to
   ASSIGN_OR_RETURN(TensorPart out, parts_.matrix(prefix + "out_proj.weight", {hidden, hidden}, {0, hidden},
                                                  own, whole_.conv_leaf_ends));
   to.o = {{out}, plan_.conv_leaf_ends};
+  return {};
+}
+
+// Into [q | k | v | b | a | gate] of this rank's heads.
+Status Mapper::map_delta_projections(const std::string& prefix, LayerSources& to) const {
+  const DeltaNetConfig& c = *config_.delta_net;
+  const DeltaNetPart& own = *plan_.delta_net;
+  const auto add = [&](const char* name, int64_t stored, int64_t offset, IndexRange rows) -> Status {
+    ASSIGN_OR_RETURN(TensorPart part, parts_.stacked(prefix + name + ".weight", stored, offset, rows));
+    to.qkv.parts.push_back(part);
+    return {};
+  };
+  const int64_t values_each = c.value_heads / c.key_heads;
+  const bool fuses_qkvz = parts_.files().find(prefix + "in_proj_qkvz.weight") != nullptr,
+             fuses_ba = parts_.files().find(prefix + "in_proj_ba.weight") != nullptr;
+  if ((fuses_qkvz || fuses_ba) && traits_.delta_nets != DeltaNets::kFused)
+    return unsupported(
+        fmt::format("{}in_proj_qkvz and in_proj_ba are not tensors of {}", prefix, traits_.architecture));
+  // Fused tensors are stored key head by key head: [q | k | v | gate] and [b | a].
+  const int64_t stride = 2 * (c.key_dim + values_each * c.value_dim), fused = c.key_heads * stride;
+  for (const int64_t part : {0, 1})  // queries, keys
+    for (const int64_t key : own.keys)
+      RETURN_IF_ERROR(fuses_qkvz ? add("in_proj_qkvz", fused, key * stride + part * c.key_dim, {0, c.key_dim})
+                                 : add("in_proj_qkv", c.channels(), part * c.key_size() + key * c.key_dim,
+                                       {0, c.key_dim}));
+  const auto rows_of_values = [&](int64_t size) {
+    return IndexRange{own.values.begin * size, own.values.end * size};
+  };
+  const auto add_fused_values = [&](int64_t first) -> Status {
+    for (int64_t value = own.values.begin; value < own.values.end; ++value)
+      RETURN_IF_ERROR(add("in_proj_qkvz", fused,
+                          value / values_each * stride + first + value % values_each * c.value_dim,
+                          {0, c.value_dim}));
+    return {};
+  };
+  RETURN_IF_ERROR(fuses_qkvz
+                      ? add_fused_values(2 * c.key_dim)
+                      : add("in_proj_qkv", c.channels(), 2 * c.key_size(), rows_of_values(c.value_dim)));
+  for (const int64_t part : {0, 1}) {  // b, a
+    if (!fuses_ba) {
+      RETURN_IF_ERROR(add(part == 0 ? "in_proj_b" : "in_proj_a", c.value_heads, 0, own.values));
+      continue;
+    }
+    for (int64_t value = own.values.begin; value < own.values.end; ++value)
+      RETURN_IF_ERROR(add("in_proj_ba", 2 * c.value_heads,
+                          (2 * (value / values_each) + part) * values_each + value % values_each, {0, 1}));
+  }
+  if (fuses_qkvz) {
+    RETURN_IF_ERROR(add_fused_values(2 * c.key_dim + values_each * c.value_dim));
+  } else {
+    RETURN_IF_ERROR(add("in_proj_z", c.value_size(), 0, rows_of_values(c.value_dim)));
+  }
+  if (!to.qkv.parts.empty()) return {};
+  return add("in_proj_qkvz", fused, 0, {0, 0});  // a rank without heads has no rows
+}
+
+Status Mapper::map_delta_net(const std::string& prefix, LayerSources& to) const {
+  const DeltaNetConfig& c = *config_.delta_net;
+  const DeltaNetPart& own = *plan_.delta_net;
+  const int64_t hidden = config_.hidden_size;
+  const IndexRange columns{own.values.begin * c.value_dim, own.values.end * c.value_dim};
+  RETURN_IF_ERROR(map_delta_projections(prefix, to));
+  ASSIGN_OR_RETURN(const TensorInfo* taps, taps_tensor(prefix + "conv1d.weight", c.channels(), c.taps));
+  for (int64_t tap = 0; tap < c.taps; ++tap) {
+    const auto add = [&](IndexRange channels) {
+      to.conv.push_back({.tensor = taps,
+                         .rows = {0, 1},
+                         .columns = channels,
+                         .apart = ElementsApart{.first = tap, .column = c.taps}});
+    };
+    for (const int64_t first : {int64_t{0}, c.key_size()})
+      for (const int64_t key : own.keys) add({first + key * c.key_dim, first + (key + 1) * c.key_dim});
+    add({2 * c.key_size() + columns.begin, 2 * c.key_size() + columns.end});
+  }
+  DeltaNetSources& net = to.delta_net.emplace();
+  net.is_rate = parts_.files().find(prefix + "A") != nullptr;  // GGUF
+  ASSIGN_OR_RETURN(TensorPart decay,
+                   parts_.vector(prefix + (net.is_rate ? "A" : "A_log"), c.value_heads, own.values));
+  net.decay = {decay};
+  ASSIGN_OR_RETURN(TensorPart dt_bias, parts_.vector(prefix + "dt_bias", c.value_heads, own.values));
+  net.dt_bias = {dt_bias};
+  ASSIGN_OR_RETURN(TensorPart norm, parts_.vector(prefix + "norm.weight", c.value_dim, {0, c.value_dim}));
+  net.norm = {norm};
+  ASSIGN_OR_RETURN(TensorPart out, parts_.matrix(prefix + "out_proj.weight", {hidden, c.value_size()},
+                                                 {0, hidden}, columns, whole_.delta_net->leaf_ends));
+  to.o = {{out}, own.leaf_ends};
   return {};
 }
 
@@ -216,8 +332,17 @@ Status Mapper::map_norms(const std::string& prefix, LayerSources& to) const {
 Result<LayerSources> Mapper::layer(const std::string& prefix, const LayerKind& kind) const {
   LayerSources to;
   RETURN_IF_ERROR(map_norms(prefix, to));
-  RETURN_IF_ERROR(kind.mixer == Mixer::kShortConv ? map_short_convolution(prefix + "conv.", to)
-                                                  : map_attention(prefix + "self_attn.", to));
+  switch (kind.mixer) {
+    case Mixer::kAttention:
+      RETURN_IF_ERROR(map_attention(prefix + "self_attn.", to));
+      break;
+    case Mixer::kShortConv:
+      RETURN_IF_ERROR(map_short_convolution(prefix + "conv.", to));
+      break;
+    case Mixer::kDeltaNet:
+      RETURN_IF_ERROR(map_delta_net(prefix + "linear_attn.", to));
+      break;
+  }
   if (kind.has_experts) {
     ASSIGN_OR_RETURN(to.mlp, mlps_.mixture(prefix));
   } else {

@@ -74,19 +74,31 @@ struct LatentSources {
   std::vector<MatrixSource> value_up;  // [value_dim, kv_rank]
 };
 
+// Vectors of a gated delta net, of this rank's heads.
+struct DeltaNetSources {
+  VectorSource decay;    // [value heads]: A_log, or with `is_rate` -exp(A_log)
+  VectorSource dt_bias;  // [value heads]
+  VectorSource norm;     // [value_dim]
+  bool is_rate = false;
+};
+
 // A layer with a short convolution has its in_proj in `qkv`, [B + C + x of this rank's channels, hidden], and
-// its out_proj in `o`.
+// its out_proj in `o`. One with a gated delta net has [q + k + v + b + a + gate of this rank's heads,
+// hidden].
 struct LayerSources {
   VectorSource attention_norm, mlp_norm;          // [hidden]; empty where the family has none
   VectorSource attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
   VectorSource q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
-  MatrixSource qkv;  // [q + k + v of this rank, hidden]; no parts with latent attention
+  // [q + k + v of this rank, hidden], and rows of the gate, where there is one; no parts with latent
+  // attention
+  MatrixSource qkv;
+  std::optional<DeltaNetSources> delta_net;
   std::optional<LatentSources> latent;
   VectorSource qkv_bias;
   VectorSource sinks;  // [query heads of this rank]
   MatrixSource o;      // [hidden, heads of this rank * output_dim]
-  VectorSource
-      conv;  // [taps, channels of this rank], the oldest row's first; empty in a layer with attention
+  // [taps, channels of this rank], the oldest row's first; empty in a layer with attention
+  VectorSource conv;
   VectorSource o_bias;
   std::variant<MlpSources, ExpertSources> mlp;
 

@@ -156,6 +156,15 @@ void add_sizes(const ModelConfig& c, std::string& out) {
                          std::count_if(c.layers.begin(), c.layers.end(),
                                        [](const LayerKind& l) { return l.mixer == Mixer::kShortConv; }),
                          c.conv_taps, c.hidden_size));
+  if (c.delta_net)
+    add_line(out, "gated delta nets",
+             fmt::format(
+                 "in {} layers, {} key heads of {} and {} value heads of {}; {} numbers of every token are "
+                 "cached in each",
+                 std::count_if(c.layers.begin(), c.layers.end(),
+                               [](const LayerKind& l) { return l.mixer == Mixer::kDeltaNet; }),
+                 c.delta_net->key_heads, c.delta_net->key_dim, c.delta_net->value_heads,
+                 c.delta_net->value_dim, c.delta_net->row_size()));
   add_line(
       out, "vocabulary",
       fmt::format("{} rows{}", c.vocab_size, c.tie_word_embeddings ? ", the head is the embedding" : ""));
@@ -196,6 +205,10 @@ void add_kv(const ModelConfig& c, const WeightMap& map, std::string& out) {
                        own == KvType::kBFloat16 ? "bf16" : "fp32",
                        in_bytes(token * static_cast<double>(c.max_position_embeddings)),
                        c.max_position_embeddings));
+  if (size.state_numbers > 0)
+    add_line(out, "recurrent states",
+             fmt::format("{} a text in fp32, beside the KV cache",
+                         in_bytes(static_cast<double>(size.state_numbers) * sizeof(float))));
 }
 
 Status add_ranks(const TensorFiles& files, const ModelConfig& config, int tp_size, std::string& out) {

@@ -86,6 +86,11 @@ MlpColumns mlp_columns(const ModelConfig& config, const ShardPlan& plan, bool ha
 
 Status check_heads(const ModelConfig& c) {
   constexpr int64_t kMaxHeadDim = 256, kMaxLatentDim = 1024;
+  if (c.delta_net || c.attention_gate)
+    return unsupported(
+        fmt::format("{}: gated delta nets and gated attention have no CUDA kernels yet; run with "
+                    "--device cpu",
+                    architecture_name(c.family)));
   if (!c.latent && c.head_dim > kMaxHeadDim)
     return unsupported(fmt::format("head_dim {}: the CUDA kernels take at most {}", c.head_dim, kMaxHeadDim));
   if (!c.latent) return {};

@@ -79,8 +79,8 @@ CpuKvStorage::CpuKvStorage(const KvShape& shape, int64_t num_blocks)
 }
 
 KvLayerView CpuKvStorage::layer_shape(int64_t index) const {
-  if (shape_.is_conv(index))
-    return {.type = shape_.type, .kv_heads = 1, .head_dim = shape_.conv_channels, .has_keys = false};
+  if (shape_.keeps_row(index))
+    return {.type = shape_.type, .kv_heads = 1, .head_dim = shape_.row_size, .has_keys = false};
   return {.type = shape_.type, .kv_heads = shape_.kv_heads, .head_dim = shape_.head_dim};
 }
 
@@ -138,8 +138,7 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
 void CpuKvStorage::copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to) {
   CHECK(from.shape_.kv_heads == shape_.kv_heads && from.shape_.head_dim == shape_.head_dim &&
             from.shape_.type == shape_.type && from.shape_.hidden_state_size == shape_.hidden_state_size &&
-            from.shape_.conv_layers == shape_.conv_layers &&
-            from.shape_.conv_channels == shape_.conv_channels,
+            from.shape_.row_layers == shape_.row_layers && from.shape_.row_size == shape_.row_size,
         "a token of {} heads of {}, not {} of {}", from.shape_.kv_heads, from.shape_.head_dim,
         shape_.kv_heads, shape_.head_dim);
   for (int64_t l = 0; l < std::min(shape_.layers, from.shape_.layers); ++l)

@@ -10,11 +10,11 @@ namespace {
 
 // Layer `index`, without memory. What a short convolution reads is the key of an only head, without a value.
 KvLayer layer_of(const KvShape& shape, int64_t latent_dim, int64_t index) {
-  if (shape.is_conv(index))
+  if (shape.keeps_row(index))
     return {.type = shape.type,
-            .kv_heads = shape.conv_channels > 0 ? 1 : 0,
-            .head_dim = static_cast<int32_t>(shape.conv_channels),
-            .latent_dim = static_cast<int32_t>(shape.conv_channels)};
+            .kv_heads = shape.row_size > 0 ? 1 : 0,
+            .head_dim = static_cast<int32_t>(shape.row_size),
+            .latent_dim = static_cast<int32_t>(shape.row_size)};
   return {.type = shape.type,
           .kv_heads = static_cast<int32_t>(shape.kv_heads),
           .head_dim = static_cast<int32_t>(shape.head_dim),
@@ -102,7 +102,7 @@ void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
     for (const KvMove& move : moves.subspan(first, std::min<size_t>(KvMoves::kMost, moves.size() - first)))
       some.moves[some.count++] = {move.from.block, static_cast<int32_t>(move.from.slot), move.to.block,
                                   static_cast<int32_t>(move.to.slot)};
-    const int64_t widest = std::max(shape_.kv_heads * shape_.head_dim, shape_.conv_channels);
+    const int64_t widest = std::max(shape_.kv_heads * shape_.head_dim, shape_.row_size);
     move_kv_slots(stream_, shape_.type, widest, layers_.data(), shape_.layers, some);
   }
   const int64_t bytes = hidden_state_bytes(shape_);

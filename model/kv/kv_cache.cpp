@@ -31,6 +31,7 @@ KvHandle KvCache::open_sequence() {
   for (size_t i = 0; i < sequences_.size(); ++i)
     if (!sequences_[i].open) {
       sequences_[i].open = true;
+      sequences_[i].settled = 0;
       return {static_cast<int32_t>(i)};
     }
   sequences_.push_back({.blocks = {}, .length = 0, .open = true});
@@ -172,6 +173,13 @@ void KvCache::shorten(KvHandle handle, int64_t length) {
   CHECK(length >= 0 && length <= s.length, "truncate to {} of {}", length, s.length);
   drop_blocks_behind(s.blocks, length);
   s.length = length;
+  s.settled = std::min(s.settled, length);
+}
+
+void KvCache::settle(KvHandle handle, int64_t length) {
+  Sequence& s = sequence(handle);
+  CHECK(length >= 0 && length <= s.length, "{} of {} tokens are settled", length, s.length);
+  s.settled = length;
 }
 
 Status KvCache::keep_path(KvHandle handle, int64_t base, std::span<const int32_t> nodes) {
@@ -195,6 +203,7 @@ Status KvCache::keep_path(KvHandle handle, int64_t base, std::span<const int32_t
     for (int64_t i = first; i < kept; ++i)
       moves_.push_back({slot(handle, base + node(i)), slot(handle, base + i)});
     storage_->copy_slots(moves_);
+    s.settled = std::min(s.settled, base + first);
   }
   shorten(handle, base + kept);
   return {};

@@ -80,6 +80,11 @@ class KvCache {
   // programming error.
   void truncate(KvHandle handle, int64_t length);
 
+  // Notes that something was computed of the first `length` tokens, which stays right while they do.
+  void settle(KvHandle handle, int64_t length);
+  // How many of the tokens that settle() was last called with have stayed; 0 for a new sequence.
+  int64_t settled(KvHandle handle) const { return sequence(handle).settled; }
+
   // After a tree whose first node has slot `base` (BatchSlice::parents): keeps the nodes of one path from the
   // top, nodes[i] in slot base + nodes[i], moves them to slots base + i and forgets the others. The content
   // equals that of a fresh prefill of the path. Nodes that do not ascend or do not exist are a programming
@@ -113,6 +118,7 @@ class KvCache {
     std::vector<int32_t> blocks;
     int64_t length = 0;
     bool open = false;
+    int64_t settled = 0;
   };
 
   // A prefix never grows, so its table takes no more than it needs.

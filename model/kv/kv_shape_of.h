@@ -15,9 +15,10 @@ inline KvShape kv_shape_of(const ModelConfig& config, const ShardPlan& plan, KvT
                 .head_dim = config.head_dim,
                 .type = type,
                 .hidden_state_size = static_cast<int64_t>(hidden_states) * config.hidden_size,
-                .conv_channels = plan.conv_channels.size()};
-  if (config.conv_taps > 0)
-    for (int64_t i = 0; i < config.num_layers; ++i) shape.conv_layers.push_back(config.is_conv(i));
+                .row_size = plan.kept_row_size()};
+  if (config.keeps_rows())
+    for (int64_t i = 0; i < config.num_layers; ++i)
+      shape.row_layers.push_back(config.layer(i).mixer != Mixer::kAttention);
   return shape;
 }
 

@@ -50,11 +50,13 @@ TEST_P(Families, TextWithDraftsIsPlainText) {
   EXPECT_GT(rollbacks, 5);
 }
 
-// A layer with a short convolution keeps a row of every token beside the keys of other layers. It is found
-// again with a prompt's beginning, computed anew after a preemption, and resumed after a draft of the first
-// layers.
-TEST(ShortConvolutions, PrefixHitsPreemptionAndEarlyExitChangeNoText) {
-  const std::string model = "lfm2";
+// A layer with a short convolution or a gated delta net keeps a row of every token beside the keys of other
+// layers. It is found again with a prompt's beginning, computed anew after a preemption, and resumed after a
+// draft of the first layers.
+class KeptRows : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(KeptRows, PrefixHitsPreemptionAndEarlyExitChangeNoText) {
+  const std::string& model = GetParam();
   const testing::PerturbedModel draft(model, 0.2f);
   const auto twice = [](const std::string& policy) {
     auto requests = some_requests(policy);
@@ -79,16 +81,23 @@ TEST(ShortConvolutions, PrefixHitsPreemptionAndEarlyExitChangeNoText) {
     EXPECT_GT(tight.totals().prefix_hits, 50) << what;
     EXPECT_GT(tight.totals().rounds.accepted, 100) << what;
   }
-  for (const int64_t layers : {1, 2, 3}) {
+  const int64_t whole = read_model_config(testing::golden_model(model)).value().num_layers;
+  for (int64_t layers = 1; layers < whole; ++layers) {
     TestCluster exiting({.target = model, .exit_layer = layers, .tp_size = 2, .max_num_seqs = 3});
     expect_same(expected, exiting.run(twice("fixed:gamma=3")), fmt::format("{} layers", layers));
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Goldens, KeptRows, ::testing::Values("lfm2", "qwen3-next"),
+                         [](const auto& instance) {
+                           return instance.param == "lfm2" ? "lfm2" : "qwen3_next";
+                         });
+
 INSTANTIATE_TEST_SUITE_P(Goldens, Families, ::testing::ValuesIn(testing::kFamilyModels),
                          [](const auto& instance) {
                            std::string name = instance.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
+                           for (char& c : name)
+                             if (c == '-' || c == '.') c = '_';
                            return name;
                          });
 

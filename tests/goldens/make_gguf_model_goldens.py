@@ -57,6 +57,9 @@ CASES = {
     "hunyuan": {"max_position_embeddings": 32768},
     "lfm2": {},
     "lfm2-moe": {"routed_scaling_factor": 1.0},
+    # No layer without experts.
+    "qwen3-next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": []},
+    "qwen3.5": {}, "qwen3.5-moe": {},
     # A module of multi-token prediction stands behind the last layer.
     "glm4-moe": {"num_nextn_predict_layers": 1},
 }
@@ -90,6 +93,8 @@ def convert(directory, out):
 
     if base.__name__ == "Gemma3Model":  # its own looks at the vocabulary, to cut rows behind it
         WithoutVocabulary.modify_tensors = lambda self, data, name, layer: TextModel.modify_tensors(self, data + self.norm_shift(name), name, layer)
+    if base.__name__ in ("Qwen3NextModel", "Qwen3_5TextModel", "Qwen3_5MoeTextModel"):  # their modules of multi-token prediction
+        WithoutVocabulary.no_mtp = True
     WithoutVocabulary(directory, gguf.LlamaFileType.ALL_F32, out, eager=True).write()
 
 

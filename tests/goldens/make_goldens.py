@@ -23,14 +23,15 @@ from pathlib import Path
 import safetensors
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
                           DeepseekV3ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
                           Glm4MoeConfig, Glm4MoeForCausalLM,
                           GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config,
                           Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
+                          Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5TextConfig,
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM, SeedOssConfig, SeedOssForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 256}
@@ -171,8 +172,29 @@ NEWER_MODELS = {
                       num_key_value_heads=2, moe_intermediate_size=20, num_dense_layers=1, num_experts=7, num_experts_per_tok=3,
                       routed_scaling_factor=1.5, norm_eps=1e-3, layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=True),
                  PLAIN),
+    # Three key heads, so some ranks of eight have none. No size of a head is a multiple of 16. The last layer has no experts.
+    "qwen3-next": (Qwen3NextForCausalLM, Qwen3NextConfig,
+                   dict(TINY, num_hidden_layers=3, num_key_value_heads=2, head_dim=16, linear_num_key_heads=3,
+                        linear_num_value_heads=6, linear_key_head_dim=12, linear_value_head_dim=20, linear_conv_kernel_dim=4,
+                        layer_types=["linear_attention", "full_attention", "linear_attention"], num_experts=5,
+                        num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=28,
+                        mlp_only_layers=[2]),
+                   {**PLAIN, "partial_rotary_factor": 0.25}),
+    "qwen3.5": (Qwen3_5ForCausalLM, Qwen3_5TextConfig,
+                dict(TINY, num_hidden_layers=4, num_key_value_heads=1, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=6,
+                     linear_key_head_dim=10, linear_value_head_dim=18, linear_conv_kernel_dim=4, tie_word_embeddings=True),
+                {**PLAIN, "partial_rotary_factor": 0.25, "mrope_section": [1, 1, 0], "mrope_interleaved": True}),
+    "qwen3.5-moe": (Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig,
+                    dict({k: v for k, v in TINY.items() if k != "intermediate_size"}, num_hidden_layers=3, num_key_value_heads=2,
+                         head_dim=12, linear_num_key_heads=4, linear_num_value_heads=4, linear_key_head_dim=8,
+                         linear_value_head_dim=8, linear_conv_kernel_dim=3,
+                         layer_types=["linear_attention", "linear_attention", "full_attention"], num_experts=5,
+                         num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=28),
+                    {**PLAIN, "partial_rotary_factor": 0.5}),
 }
-NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3"}  # config.json of transformers 5; the others as older versions wrote it
+NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3", "qwen3.5", "qwen3.5-moe"}  # config.json of transformers 5; the others as older versions wrote it
+DELTA_NETS = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
+STACKED = {"qwen3.5-moe"}  # experts in two tensors a layer, as the published files have them
 GREEDY_STEPS = 24
 COPY_OF = "qwen3"  # also stored as bf16 and fp16
 SHARD_OF = "llama-bias"  # also stored in two files with an index, and with a config.json of transformers 5
@@ -183,8 +205,10 @@ def random_weights(model, seed):
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in sorted(model.named_parameters()):
         noise = torch.randn(tensor.shape, generator=generator)
-        if "norm" in name:  # Gemma's classes add the 1 themselves
-            tensor.data = 0.3 * noise + (0.0 if "gemma" in model.config.model_type else 1.0)
+        if "norm" in name:  # classes of Gemma and Qwen3-Next add the 1 themselves
+            adds_one = "gemma" in model.config.model_type or (
+                model.config.model_type in DELTA_NETS and not name.endswith("linear_attn.norm.weight"))
+            tensor.data = 0.3 * noise + (0.0 if adds_one else 1.0)
         elif name.endswith("e_score_correction_bias"):
             tensor.data = 0.2 * noise
         elif name.endswith("bias"):
@@ -266,11 +290,24 @@ def write_golden(model, directory, seed, greedy):
     return largest
 
 
+def stack_experts(path):
+    tensors = load_file(path)
+    for name in sorted(name for name in tensors if name.endswith("experts.0.gate_proj.weight")):
+        block = name.removesuffix("0.gate_proj.weight")
+        count = sum(key.startswith(block) and key.endswith("up_proj.weight") for key in tensors)
+        take = lambda part: [tensors.pop(f"{block}{e}.{part}_proj.weight") for e in range(count)]
+        tensors[block + "gate_up_proj"] = torch.cat([torch.stack(take("gate")), torch.stack(take("up"))], dim=1)
+        tensors[block + "down_proj"] = torch.stack(take("down"))
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def write(root, name, source, seed, dtype=torch.float32, shard_size="1GB", new_config=False, greedy=False):
     directory = root / name
     directory.mkdir(parents=True)
     model = build(source, seed)
     model.to(dtype).save_pretrained(directory, max_shard_size=shard_size)
+    if name in STACKED:
+        stack_experts(directory / "model.safetensors")
     if not new_config:
         downgrade_config(directory / "config.json", str(dtype).removeprefix("torch."))
     (directory / "generation_config.json").write_text(json.dumps(

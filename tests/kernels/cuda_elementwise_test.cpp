@@ -341,8 +341,7 @@ TEST_F(CudaOps, ShortConvolutionsEqualTheHosts) {
                           .table_stride = 2};
   ThreadPool pool(1);
   for (const KvType type : {KvType::kFloat32, KvType::kBFloat16}) {
-    const CpuKvStorage host({.layers = 1, .type = type, .conv_layers = {true}, .conv_channels = kChannels},
-                            2);
+    const CpuKvStorage host({.layers = 1, .type = type, .row_layers = {true}, .row_size = kChannels}, 2);
     std::vector<AttentionRow> rows;
     std::vector<float> gates, expected(kRows * kChannels);
     for (int32_t row = 0; row < kRows; ++row) {

@@ -84,6 +84,8 @@ class Converted {
     const size_t layer_end = name.find('.', 4), kind = name.rfind('.');
     const std::string part = name.substr(layer_end + 1, kind - layer_end - 1);
     if (part.starts_with("nextn.")) return of_module(part);
+    if (name.ends_with(".ssm_a"))
+      return of_delta_net("model.layers." + name.substr(4, layer_end - 3), "ssm_a");
     // A module of multi-token prediction, behind the last layer, has the layer's numbers.
     const int64_t layer =
         std::min(std::stol(name.substr(4)), config_["num_hidden_layers"].get<int64_t>() - 1);
@@ -127,6 +129,9 @@ class Converted {
   std::vector<float> of_layer(const std::string& layer, const std::string& part,
                               const std::string& kind) const {
     if (part.ends_with("_exps")) return experts(layer, part, kind);
+    if (has(layer + "linear_attn.A_log") &&
+        (part.starts_with("ssm_") || part == "attn_qkv" || part == "attn_gate"))
+      return of_delta_net(layer, part);
     if (part == "attn_k_b" || part == "attn_v_b") return of_latent(layer, part == "attn_k_b");
     const std::string mlp_norm = has(layer + "pre_feedforward_layernorm.weight") ? "pre_feedforward_layernorm"
                                                                                  : "post_attention_layernorm";
@@ -170,6 +175,54 @@ class Converted {
     const std::string name = layer + found->second + kind;
     return finished(name, get(name));
   }
+  // Projections apart, and value heads in turns where the architecture has them so.
+  std::vector<float> of_delta_net(const std::string& layer, const std::string& part) const {
+    const std::string own = layer + "linear_attn.";
+    const int64_t keys = config_["linear_num_key_heads"], values = config_["linear_num_value_heads"],
+                  key = config_["linear_key_head_dim"], value = config_["linear_value_head_dim"],
+                  each = values / keys, stride = 2 * (key + each * value);
+    const auto head = [&](int64_t i) {
+      return architecture_.values_in_turns ? i % keys * each + i / keys : i;
+    };
+    const auto row = [&](int64_t i) { return head(i / value) * value + i % value; };
+    const bool is_fused = has(own + "in_proj_qkvz.weight");
+    const auto fused_row = [&](int64_t i, int64_t first) {
+      return i / value / each * stride + first + i / value % each * value + i % value;
+    };
+    const auto channel = [&](int64_t i) {
+      return i < 2 * keys * key ? i : 2 * keys * key + row(i - 2 * keys * key);
+    };
+    const int64_t channels = 2 * keys * key + values * value;
+    if (part == "attn_qkv" && is_fused)
+      return get(own + "in_proj_qkvz.weight")
+          .with_rows(channels,
+                     [&](int64_t i) {
+                       if (i >= 2 * keys * key) return fused_row(i - 2 * keys * key, 2 * key);
+                       const int64_t is_key = i / (keys * key), at = i % (keys * key);
+                       return at / key * stride + is_key * key + at % key;
+                     })
+          .values;
+    if (part == "attn_gate" && is_fused)
+      return get(own + "in_proj_qkvz.weight")
+          .with_rows(values * value, [&](int64_t i) { return fused_row(i, 2 * key + each * value); })
+          .values;
+    if (part == "attn_qkv") return get(own + "in_proj_qkv.weight").with_rows(channels, channel).values;
+    if (part == "ssm_conv1d") return get(own + "conv1d.weight").with_rows(channels, channel).values;
+    if (part == "attn_gate") return get(own + "in_proj_z.weight").with_rows(values * value, row).values;
+    if (part == "ssm_ba") return get(own + "in_proj_ba.weight").values;
+    if (part == "ssm_norm") return get(own + "norm.weight").values;
+    if (part == "ssm_out")
+      return get(own + "out_proj.weight").transposed().with_rows(values * value, row).transposed().values;
+    const std::map<std::string, std::string> by_head{{"ssm_beta", "in_proj_b.weight"},
+                                                     {"ssm_alpha", "in_proj_a.weight"},
+                                                     {"ssm_dt", "dt_bias"},
+                                                     {"ssm_a", "A_log"}};
+    EXPECT_TRUE(by_head.contains(part)) << part;
+    std::vector<float> out = get(own + by_head.at(part)).with_rows(values, head).values;
+    if (part == "ssm_a")
+      for (float& rate : out) rate = -std::exp(rate);
+    return out;
+  }
   std::vector<float> of_lfm2(const std::string& layer, const std::string& part,
                              const std::string& kind) const {
     const std::map<std::string, std::string> names{{"attn_norm", "operator_norm"},
@@ -192,7 +245,7 @@ class Converted {
     return get(layer + names.at(part) + kind).values;
   }
   std::string shared() const {
-    return config_["model_type"] == "qwen2_moe" ? "mlp.shared_expert." : "mlp.shared_experts.";
+    return config_.contains("shared_expert_intermediate_size") ? "mlp.shared_expert." : "mlp.shared_experts.";
   }
   std::string router(const std::string& layer) const {
     for (const char* name : {"mlp.gate", "mlp.router", "block_sparse_moe.gate"})
@@ -208,8 +261,18 @@ class Converted {
     const auto add = [&](const Numbers& numbers) {
       out.insert(out.end(), numbers.values.begin(), numbers.values.end());
     };
-    if (has(layer +
-            "mlp.experts.down_proj")) {  // gpt-oss: [experts, inputs, outputs], gates and ups in turns
+    const bool has_biases = has(layer + "mlp.experts.down_proj_bias");
+    if (has(layer + "mlp.experts.down_proj") && !has_biases) {  // [experts, outputs, inputs]
+      const Numbers all = get(layer + "mlp.experts." + (is_down ? "down_proj" : "gate_up_proj"));
+      const auto count = all.shape[0], size = static_cast<int64_t>(all.values.size()) / count,
+                 part_size = is_down ? size : size / 2;
+      for (int64_t e = 0; e < count; ++e) {
+        const auto from = all.values.begin() + e * size + (is_up ? part_size : 0);
+        out.insert(out.end(), from, from + part_size);
+      }
+      return out;
+    }
+    if (has_biases) {  // gpt-oss: [experts, inputs, outputs], gates and ups in turns
       const std::string whole = layer + "mlp.experts." + (is_down ? "down_proj" : "gate_up_proj");
       const Numbers all = get(kind == ".bias" ? whole + "_bias" : whole);
       const auto count = static_cast<size_t>(all.shape[0]), size = all.values.size() / count;
@@ -304,7 +367,8 @@ inline std::string converted_gguf(const std::string& name, const std::filesystem
     const auto at = static_cast<size_t>(reinterpret_cast<const char*>(tensor.data.data()) - bytes.data());
     std::memcpy(bytes.data() + at, numbers.data(), tensor.data.size());
     end = std::max(end, at + tensor.data.size());
-    if (tensor.name == "rope_freqs.weight") continue;  // computed: the last bit may differ
+    // Computed: the last bit may differ.
+    if (tensor.name == "rope_freqs.weight" || tensor.name.ends_with(".ssm_a")) continue;
     EXPECT_EQ(crc32(std::string_view(bytes).substr(at, tensor.data.size())), sums[tensor.name])
         << tensor.name;
   }

@@ -9,6 +9,7 @@
 namespace outrider {
 namespace {
 
+using nlohmann::json;
 using testing::same_bits;
 
 void write_first_layers(const std::filesystem::path& from, int64_t layers, const std::filesystem::path& to) {
@@ -17,6 +18,12 @@ void write_first_layers(const std::filesystem::path& from, int64_t layers, const
   config["num_hidden_layers"] = layers;
   if (config.contains("layer_types"))
     config["layer_types"].erase(config["layer_types"].begin() + layers, config["layer_types"].end());
+  if (config.contains("mlp_only_layers")) {
+    json kept = json::array();
+    for (const json& layer : config["mlp_only_layers"])
+      if (layer < layers) kept.push_back(layer);
+    config["mlp_only_layers"] = kept;
+  }
   std::ofstream(to / "config.json") << config.dump();
 }
 
@@ -83,15 +90,21 @@ TEST_P(FirstLayers, HaveTheBitsOfACheckpointWithoutTheOthers) {
     });
 }
 
-// 16 bits, windows and norms behind the blocks, mixtures, sinks, latent attention, and short convolutions.
-INSTANTIATE_TEST_SUITE_P(Families, FirstLayers,
-                         ::testing::Values("qwen3-bf16", "gemma3", "mixtral", "gpt-oss", "deepseek-v3",
-                                           "lfm2"),
-                         [](const auto& of) {
-                           std::string name = of.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+// 16 bits, windows and norms behind the blocks, mixtures, sinks, latent attention, short convolutions and
+// gated delta nets, as far as the device has them.
+std::vector<std::string> models() {
+  std::vector<std::string> kept;
+  const auto all = testing::suite_models();
+  for (const char* name : {"qwen3-bf16", "gemma3", "mixtral", "gpt-oss", "deepseek-v3", "lfm2", "qwen3-next"})
+    if (std::find(all.begin(), all.end(), name) != all.end()) kept.emplace_back(name);
+  return kept;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FirstLayers, ::testing::ValuesIn(models()), [](const auto& of) {
+  std::string name = of.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace outrider

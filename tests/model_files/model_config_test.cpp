@@ -601,6 +601,90 @@ TEST(ModelConfig, Lfm2MoeHasShortConvolutionsAndExperts) {
   expect_refused(with(moe, {{"n_group", 2}}), "n_group", "not understood");
 }
 
+// As Qwen/Qwen3-Next-80B-A3B-Instruct has it, with fewer layers.
+TEST(ModelConfig, Qwen3NextHasGatedDeltaNets) {
+  const json next = with(family(ModelFamily::kQwen3Next), {{"num_hidden_layers", 8},
+                                                           {"attention_bias", false},
+                                                           {"decoder_sparse_step", 1},
+                                                           {"full_attention_interval", 4},
+                                                           {"head_dim", 256},
+                                                           {"linear_conv_kernel_dim", 4},
+                                                           {"linear_key_head_dim", 128},
+                                                           {"linear_num_key_heads", 16},
+                                                           {"linear_num_value_heads", 32},
+                                                           {"linear_value_head_dim", 128},
+                                                           {"mlp_only_layers", json::array()},
+                                                           {"norm_topk_prob", true},
+                                                           {"partial_rotary_factor", 0.25},
+                                                           {"rope_theta", 10000000},
+                                                           {"use_sliding_window", false}});
+  const auto config = read(next);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(
+      config->delta_net,
+      (DeltaNetConfig{.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128, .taps = 4}));
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(config->is_delta_net(i), i % 4 != 3) << i;
+  EXPECT_TRUE(config->attention_gate && config->norm_adds_one && config->experts->renormalise);
+  EXPECT_EQ(config->rope.dims, 64);
+  EXPECT_EQ(beyond_plain_layers(*config), "a mixture of experts");
+  EXPECT_EQ(read(without(next, "partial_rotary_factor"))->rope.dims, 64) << "as its class assumes";
+  EXPECT_TRUE(read(without(next, "norm_topk_prob"))->experts->renormalise);
+  // Of 6 layers: what the convolution reads, b and a; and of 2 layers keys and values.
+  EXPECT_EQ(size_of(*config).kv_numbers, 6 * (8192 + 64) + 2 * 2 * 2 * 256);
+  EXPECT_EQ(size_of(*config).state_numbers, 6 * 32 * 128 * 128);
+
+  const json listed =
+      with(next, {{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "linear_attention"}}});
+  for (const int64_t i : {0, 1}) EXPECT_EQ(read(listed)->is_delta_net(i), i == 1) << i;
+  expect_refused(with(listed, {{"layer_types", {"mamba", "linear_attention"}}}), "layer_types", "mamba");
+  expect_invalid(with(listed, {{"layer_types", {"linear_attention"}}}), "layer_types", "2");
+  expect_invalid(with(next, {{"linear_num_value_heads", 24}}), "linear_num_value_heads", "16");
+  expect_invalid(with(next, {{"linear_conv_kernel_dim", 0}}), "linear_conv_kernel_dim", "1");
+  expect_refused(with(next, {{"attention_bias", true}}), "attention_bias", "no bias");
+  expect_refused(with(next, {{"attn_output_gate", false}}), "attn_output_gate", "gate");
+  expect_refused(with(next, {{"mamba_ssm_dtype", "bfloat16"}}), "mamba_ssm_dtype", "float32");
+  expect_refused(with(next, {{"sliding_window", 32}}), "sliding_window", "remove");
+  expect_refused(with(llama(), {{"linear_num_key_heads", 16}}), "linear_num_key_heads", "not understood");
+}
+
+// As Qwen/Qwen3.5-27B and Qwen/Qwen3.5-35B-A3B have it, with fewer layers.
+TEST(ModelConfig, Qwen35IsATextModelOfOneForImages) {
+  const json rope{{"rope_type", "default"},
+                  {"rope_theta", 10000000},
+                  {"partial_rotary_factor", 0.25},
+                  {"mrope_section", {11, 11, 10}},
+                  {"mrope_interleaved", true}};
+  const json text =
+      without(without(with(family(ModelFamily::kQwen35), {{"attn_output_gate", true},
+                                                          {"mamba_ssm_dtype", "float32"},
+                                                          {"mtp_num_hidden_layers", 1},
+                                                          {"mtp_use_dedicated_embeddings", false},
+                                                          {"mlp_only_layers", json::array()},
+                                                          {"rope_parameters", rope}}),
+                      "architectures"),
+              "rope_theta");
+  const json whole{{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                   {"model_type", "qwen3_5"},
+                   {"image_token_id", 10},
+                   {"vision_start_token_id", 11},
+                   {"vision_config", {{"hidden_size", 8}}},
+                   {"text_config", text}};
+  const auto config = read(whole);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->family, ModelFamily::kQwen35);
+  EXPECT_EQ(config->rope.dims, 64);
+  EXPECT_TRUE(config->is_delta_net(0));
+  const auto alone = read(text);
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  EXPECT_EQ(alone->rope, config->rope);
+  expect_refused(with(text, {{"mlp_only_layers", {1}}}), "mlp_only_layers", "remove");
+
+  const auto moe = read(without(family(ModelFamily::kQwen35Moe), "intermediate_size"));
+  ASSERT_TRUE(moe.ok()) << moe.status().message();
+  EXPECT_TRUE(moe->experts->renormalise);
+  EXPECT_EQ(moe->experts->shared_intermediate_size, 64);
+}
+
 // As mistralai/Mistral-Small-3.1-24B and google/gemma-3-4b-it have it, with smaller sizes.
 TEST(ModelConfig, TheTextModelOfAModelForImagesIsRead) {
   json text = without(mistral(), "architectures");
@@ -887,8 +971,9 @@ TEST(Families, TheDocumentationListsTheTable) {
     const auto config = read(with(configs[i], {{"num_hidden_layers", 8}}));
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(architecture_name(config->family), traits.architecture);
-    const std::string row = fmt::format("| {} | `{}` | {} | {} | CPU, CUDA |", traits.title,
-                                        traits.architecture, traits.models, traits.special);
+    const std::string row =
+        fmt::format("| {} | `{}` | {} | {} | {} |", traits.title, traits.architecture, traits.models,
+                    traits.special, traits.delta_nets == DeltaNets::kNone ? "CPU, CUDA" : "CPU");
     EXPECT_NE(page.find(row), page.npos) << row;
   }
   std::string readme = text_of("README.md");
