@@ -293,7 +293,8 @@ class Bench {
       r.kv_bytes += bytes_of_kv(*prepared_.draft, models_.draft->kv().num_blocks() * kBlockTokens);
     }
     // One token reads every weight but the embedding, of which it reads one row, and those of experts that it
-    // does not go through; and the KV of the text.
+    // does not go through; and the KV of the text, but for rows that no later token reads. States are read
+    // and written.
     const ModelConfig& config = prepared_.target;
     const int64_t element = config.torch_dtype == Dtype::kF32 ? 4 : 2;
     const int64_t embedding =
@@ -304,7 +305,9 @@ class Bench {
     context = context / static_cast<int64_t>(prompts_.size()) + options_.request.max_tokens / 2;
     r.decode_bytes_per_token = target_bytes * (1 - share_of_idle_experts(config)) -
                                static_cast<double>(embedding) +
-                               static_cast<double>(bytes_of_kv(config, context));
+                               static_cast<double>(bytes_of_kv(config, context)) -
+                               static_cast<double>(element * size_of(config).row_numbers * context) +
+                               2 * sizeof(float) * static_cast<double>(size_of(config).state_numbers);
   }
 
   Status write() const {

@@ -186,6 +186,8 @@ Result<HardwareCost> hardware_cost(std::string_view text) {
   // A CPU keeps a latent twice, in the order of keys and in that of values.
   const double kv_token = bytes(model.size.kv_numbers) * (model.size.shares_kv && gpu.is_cpu ? 2 : 1);
   const double kv_of_device = kv_token / (model.size.shares_kv ? 1 : size.devices);
+  // Rows of short convolutions and gated delta nets lie in the cache and are not read by later tokens.
+  const double not_read = bytes(model.size.row_numbers) / size.devices;
   const double used = size.devices * size.part;
   const double bandwidth = gpu.bytes_per_second * kMemoryEfficiency * used;
   const double flops = gpu.flops * kComputeEfficiency * used;
@@ -193,7 +195,7 @@ Result<HardwareCost> hardware_cost(std::string_view text) {
   HardwareCost cost{
       .pass = {.base = (weights - experts) / bandwidth,
                .per_row = 0,
-               .per_context = kv_of_device * size.devices / bandwidth,
+               .per_context = (kv_of_device - not_read) * size.devices / bandwidth,
                .compute_per_row = 2 * static_cast<double>(model.size.active()) / flops,
                .overhead = layers * (kLayerSeconds + (size.devices > 1 ? 2 * kAllReduceSeconds : 0)),
                .all_experts = experts / bandwidth,
@@ -209,6 +211,7 @@ Result<HardwareCost> hardware_cost(std::string_view text) {
       .weight_bytes = weights / size.devices,
       .activation_bytes = activation_bytes(model.config, size.devices),
       .kv_token_bytes = kv_of_device,
+      .text_bytes = sizeof(float) * static_cast<double>(model.size.state_numbers) / size.devices,
       .bytes_per_second = bandwidth / size.devices,
       .flops = flops / size.devices,
       .sources = sources_of(gpu, model, size)};

@@ -47,6 +47,7 @@ struct HardwareCost {
   int layers = 0;
   // Bytes of each device; where only a part of a socket is used, of that part.
   double usable_bytes = 0, weight_bytes = 0, activation_bytes = 0, kv_token_bytes = 0;
+  double text_bytes = 0;  // recurrent states of a text, on a device
   double bytes_per_second = 0, flops = 0;  // as reached
   std::vector<CostSource> sources;
 };

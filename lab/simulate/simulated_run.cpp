@@ -146,9 +146,9 @@ Status add_known_head(const SimulatedRun& run, const HardwareCost& target, doubl
 }
 
 // Memory of every device of a target group: room for each text at its longest.
-MemoryNeed target_need(const HardwareCost& hardware, double tokens) {
+MemoryNeed target_need(const HardwareCost& hardware, double tokens, double texts) {
   return {.weights = hardware.weight_bytes,
-          .kv = tokens * hardware.kv_token_bytes,
+          .kv = tokens * hardware.kv_token_bytes + texts * hardware.text_bytes,
           .activations = hardware.activation_bytes,
           .usable = hardware.usable_bytes};
 }
@@ -161,16 +161,17 @@ Status place_draft(const SimulatedRun& run, const HardwareCost& draft, double to
                                         draft.is_cpu ? "cpu" : "own or colocated"));
   job.options.draft = draft.pass;
   job.sources.insert(job.sources.end(), draft.sources.begin(), draft.sources.end());
-  const double its_tokens = tokens_of_drafter(run, tokens);
+  const double its_tokens = tokens_of_drafter(run, tokens),
+               its_texts = tokens_of_drafter(run, static_cast<double>(run.max_num_seqs));
   if (run.place == DraftPlace::kColocated) {
     if (draft.devices > 1)
       return invalid_argument(
           fmt::format("--draft-hardware {}: a draft that shares the target's devices is on one of them",
                       run.draft_hardware));
     job.memory.draft_weights = draft.weight_bytes;
-    job.memory.draft_kv = its_tokens * draft.kv_token_bytes;
+    job.memory.draft_kv = its_tokens * draft.kv_token_bytes + its_texts * draft.text_bytes;
   } else {
-    job.draft_memory = target_need(draft, its_tokens);
+    job.draft_memory = target_need(draft, its_tokens, its_texts);
     if (!on_cpu) job.devices += run.drafters * draft.devices;
   }
   return {};
@@ -313,7 +314,7 @@ Result<DescribedJob> describe_job(const SimulatedRun& run, int longest_text) {
   if (!run.hardware.empty()) {
     ASSIGN_OR_RETURN(target, hardware_cost(run.hardware));
     job.options.target = target.pass;
-    job.memory = target_need(target, tokens);
+    job.memory = target_need(target, tokens, static_cast<double>(run.max_num_seqs));
     job.devices = target.is_cpu ? 0 : run.groups * target.devices;
     job.sources.insert(job.sources.end(), target.sources.begin(), target.sources.end());
   }
