@@ -1,7 +1,10 @@
 # Writes OUTPUT, a source that tells the commit of SOURCE_DIR; leaves it untouched where that is what it tells.
 #   cmake -DSOURCE_DIR=... -DOUTPUT=commit.cpp -P commit.cmake
-# "unknown" outside git, also in an archive that was unpacked inside another repository.
+# Outside git, also in an archive that was unpacked inside another repository: that of OUTRIDER_COMMIT, or "unknown".
 set(commit unknown)
+if(NOT "$ENV{OUTRIDER_COMMIT}" STREQUAL "")
+  set(commit "$ENV{OUTRIDER_COMMIT}")
+endif()
 find_program(GIT_PROGRAM git)
 if(GIT_PROGRAM)
   set(git ${CMAKE_COMMAND} -E env GIT_OPTIONAL_LOCKS=0 ${GIT_PROGRAM} -C ${SOURCE_DIR})
