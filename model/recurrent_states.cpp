@@ -13,33 +13,46 @@ RecurrentStates::RecurrentStates(const ModelConfig& config, const DeltaNetShape&
 }
 
 int64_t RecurrentStates::usable(KvHandle sequence, const KvCache& kv) {
-  State& state = states_[static_cast<size_t>(sequence.index)];
+  const auto at = static_cast<size_t>(sequence.index);
+  if (at >= states_.size()) states_.resize(at + 1);
+  State& state = states_[at];
+  if (state.numbers.size() == 0) state.numbers = Buffer<float>(layers_ * layer_size_);
+  const uint64_t mark = kv.settle_mark(sequence);
   const int64_t settled = kv.settled(sequence);
-  if (state.held == settled) return settled;
-  constexpr int64_t kMostLeftOut = 64;
-  if (settled > 0 && state.held > settled)
+  if (mark == 0) return 0;
+  if (state.mark == mark && state.held > settled) {
+    constexpr int64_t kMostLeftOut = 64;
     left_out_ = std::max(left_out_, std::min(state.held - settled, kMostLeftOut));
+    return 0;
+  }
+  for (const State& of : states_) {
+    if (of.mark != mark || of.held != settled) continue;
+    if (&of != &state) {
+      std::copy(of.numbers.span().begin(), of.numbers.span().end(), state.numbers.data());
+      state.held = of.held;
+      state.mark = mark;
+    }
+    return settled;
+  }
   return 0;
 }
 
 void RecurrentStates::begin(std::span<const BatchSlice> batch, KvCache& kv, bool takes_in) {
   planned_.clear();
-  for (const BatchSlice& slice : batch) {
-    const auto at = static_cast<size_t>(slice.sequence.index);
-    if (at >= states_.size()) states_.resize(at + 1);
-    if (states_[at].numbers.size() == 0) states_[at].numbers = Buffer<float>(layers_ * layer_size_);
+  for (const BatchSlice& slice : batch)
+    planned_.push_back({.sequence = slice.sequence, .held = usable(slice.sequence, kv)});
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const BatchSlice& slice = batch[i];
+    Planned& p = planned_[i];
     const SlicePlace place = place_of(slice, kv);
-    const int64_t held = usable(slice.sequence, kv), end = kv.length(slice.sequence);
-    int64_t hold = held;
+    p.hold = p.held;
     if (takes_in) {
-      hold = std::max(hold, place.first_slot - left_out_);
+      p.hold = std::max(p.hold, place.first_slot - left_out_);
       // Only tokens with logits may be drafts.
-      if (end - slice.logit_rows > place.first_slot)
-        hold = std::max(hold, std::min(end - slice.logit_rows, place.tree_begin));
+      const int64_t sure = kv.length(slice.sequence) - slice.logit_rows;
+      if (sure > place.first_slot) p.hold = std::max(p.hold, std::min(sure, place.tree_begin));
     }
-    states_[at].held = hold == held ? held : -1;
-    kv.settle(slice.sequence, held);
-    planned_.push_back({.sequence = slice.sequence, .held = held, .hold = hold});
+    if (p.hold != p.held || p.held == 0) states_[static_cast<size_t>(slice.sequence.index)].mark = 0;
   }
 }
 
@@ -66,8 +79,10 @@ std::span<const DeltaNetSequence> RecurrentStates::in_layer(int64_t layer, std::
 
 void RecurrentStates::end(KvCache& kv) {
   for (const Planned& p : planned_) {
-    states_[static_cast<size_t>(p.sequence.index)].held = p.hold;
-    kv.settle(p.sequence, p.hold);
+    if (p.hold == p.held) continue;
+    State& state = states_[static_cast<size_t>(p.sequence.index)];
+    state.held = p.hold;
+    state.mark = kv.settle(p.sequence, p.hold);
   }
 }
 

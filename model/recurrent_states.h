@@ -1,7 +1,8 @@
 // States of the gated delta nets of all sequences of a model. A state holds what a text's first tokens left.
 // All of it follows from the rows that the KV cache keeps of these tokens, so a state is only ever a
-// shortcut: one that does not fit the text any more, or is not there (a prefix that was found again, a fork),
-// is computed anew from the rows, with the same bits. Used by the model's thread only.
+// shortcut: one that does not fit the text any more, or is not there (a prefix that was found again), is
+// computed anew from the rows, with the same bits. A fork begins with a copy of its parent's. Used by the
+// model's thread only.
 #pragma once
 
 #include <span>
@@ -29,7 +30,8 @@ class RecurrentStates {
 
  private:
   struct State {
-    int64_t held = -1;      // tokens; -1: it is of no use
+    int64_t held = 0;       // tokens
+    uint64_t mark = 0;      // KvCache::settle_mark of their sequence; 0: the state is of no use
     Buffer<float> numbers;  // [layers with a gated delta net][shape.state_size()]
   };
   struct Planned {

@@ -93,7 +93,8 @@ void add_bias(TensorView<float, 2> x, std::span<const float> bias);
 // One layer's keys and values, paged. A block holds kBlockTokens consecutive slots of one sequence:
 //   keys   [block][kv_head][head_dim][kBlockTokens]            (tokens are the vector lanes of a score)
 //   values [block][kv_head][kBlockTokens][round_up(head_dim, 16)]
-// A layer with a short convolution keeps one row of each token, as the value of its only head, and no keys.
+// A layer with a short convolution or a gated delta net keeps one row of each token, as the value of its only
+// head, and no keys.
 struct KvLayerView {
   KvType type = KvType::kFloat32;
   std::byte* keys = nullptr;

@@ -32,6 +32,7 @@ KvHandle KvCache::open_sequence() {
     if (!sequences_[i].open) {
       sequences_[i].open = true;
       sequences_[i].settled = 0;
+      sequences_[i].settle_mark = 0;
       return {static_cast<int32_t>(i)};
     }
   sequences_.push_back({.blocks = {}, .length = 0, .open = true});
@@ -46,6 +47,8 @@ KvHandle KvCache::fork(KvHandle parent) {
   const Sequence& from = sequence(parent);
   to.blocks = from.blocks;
   to.length = from.length;
+  to.settled = from.settled;
+  to.settle_mark = from.settle_mark;
   for (int32_t block : to.blocks) ++references_[static_cast<size_t>(block)];
   return child;
 }
@@ -176,10 +179,11 @@ void KvCache::shorten(KvHandle handle, int64_t length) {
   s.settled = std::min(s.settled, length);
 }
 
-void KvCache::settle(KvHandle handle, int64_t length) {
+uint64_t KvCache::settle(KvHandle handle, int64_t length) {
   Sequence& s = sequence(handle);
   CHECK(length >= 0 && length <= s.length, "{} of {} tokens are settled", length, s.length);
   s.settled = length;
+  return s.settle_mark = ++settle_calls_;
 }
 
 Status KvCache::keep_path(KvHandle handle, int64_t base, std::span<const int32_t> nodes) {

@@ -80,9 +80,12 @@ class KvCache {
   // programming error.
   void truncate(KvHandle handle, int64_t length);
 
-  // Notes that something was computed of the first `length` tokens, which stays right while they do.
-  void settle(KvHandle handle, int64_t length);
-  // How many of the tokens that settle() was last called with have stayed; 0 for a new sequence.
+  // Notes that something was computed of the first `length` tokens, which stays right while they do. Returns
+  // a number that no other call returns.
+  uint64_t settle(KvHandle handle, int64_t length);
+  // What the last settle() returned, and how many of its tokens have stayed. A fork begins with those of its
+  // parent; a new sequence has 0 and 0.
+  uint64_t settle_mark(KvHandle handle) const { return sequence(handle).settle_mark; }
   int64_t settled(KvHandle handle) const { return sequence(handle).settled; }
 
   // After a tree whose first node has slot `base` (BatchSlice::parents): keeps the nodes of one path from the
@@ -119,6 +122,7 @@ class KvCache {
     int64_t length = 0;
     bool open = false;
     int64_t settled = 0;
+    uint64_t settle_mark = 0;
   };
 
   // A prefix never grows, so its table takes no more than it needs.
@@ -150,6 +154,7 @@ class KvCache {
   std::vector<Kept> kept_;
   std::vector<int32_t> free_kept_;  // places in kept_
   std::vector<KvMove> moves_;       // of keep_path
+  uint64_t settle_calls_ = 0;
   std::vector<KvCall>* calls_ = nullptr;
 };
 
