@@ -143,17 +143,18 @@ TEST_F(PoolFaults, ThreeTenthsOfAllMessagesLost) {
 class PoolRules : public PoolFaults, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(PoolRules, WorkersThatStayDraftAsOneInTheJobWould) {
+  constexpr int kFewTokens = 60;
   const Arguments rule{"--rule", GetParam(), "-g", "3"};
-  Arguments alone = job({"--draft-model", demo_draft()});
+  Arguments alone = job({"--draft-model", demo_draft()}, kFewTokens);
   alone.insert(alone.end(), rule.begin(), rule.end());
   alone.erase(alone.begin());
   const Outcome one = outrider_program(alone);
   ASSERT_TRUE(one.succeeded()) << one.describe();
-  expect_whole_texts(one.out);
-  EXPECT_NE(one.out, plain());
+  expect_whole_texts(one.out, kFewTokens);
+  EXPECT_NE(one.out, plain(kFewTokens));
   Arguments pool{"--wait-for-draft-workers", "2"};
   pool.insert(pool.end(), rule.begin(), rule.end());
-  start_job(pool);
+  start_job(pool, kFewTokens);
   BackgroundProcess first = worker("first"), second = worker("second");
   ASSERT_EQ(job_->wait(), 0) << job_->err();
   EXPECT_EQ(job_->out(), one.out);

@@ -20,14 +20,16 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST_F(Pool, WorkersOfOneProcessShareTheSequences) {
+  constexpr int kFewTokens = 60;
   Arguments arguments = job({"--draft-model", demo_draft(), "-g", "3", "--num-draft-workers", "3", "--report",
-                             dir_ / "report.json"});
+                             dir_ / "report.json"},
+                            kFewTokens);
   arguments.erase(arguments.begin());
   const Outcome run = outrider_program(arguments);
   ASSERT_TRUE(run.succeeded()) << run.describe();
-  EXPECT_EQ(run.out, plain());
+  EXPECT_EQ(run.out, plain(kFewTokens));
   EXPECT_EQ(metrics()["cluster"]["workers_joined"], 3);
-  EXPECT_GT(metrics()["rounds"]["accepted_tokens"], 1000);
+  EXPECT_GT(metrics()["rounds"]["accepted_tokens"], 250);
 }
 
 TEST_F(Pool, JoinLeaveKillStopAndComeBack) {
