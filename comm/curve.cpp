@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +12,7 @@
 
 #include <zmq.h>
 
+#include "base/program/secret_file.h"
 #include "base/trimmed.h"
 
 namespace outrider {
@@ -38,20 +38,6 @@ Result<std::vector<std::string>> read_lines(const std::filesystem::path& file) {
     lines.emplace_back(trimmed(line));
   }
   return lines;
-}
-
-// A mounted secret (Kubernetes: root's, with the group of the process, 0440) is as private as a file of mode
-// 0600, because its group exists for this process.
-bool may_be_read_by_others(const struct stat& info) {
-  if ((info.st_mode & S_IRWXO) != 0) return true;
-  if ((info.st_mode & S_IRWXG) == 0) return false;
-  if ((info.st_mode & (S_IWGRP | S_IXGRP | S_IWUSR)) != 0) return true;
-  if (info.st_uid != 0 && info.st_uid != geteuid()) return true;
-  if (info.st_gid == getegid()) return false;
-  std::vector<gid_t> groups(static_cast<size_t>(std::max(0, getgroups(0, nullptr))));
-  const int count = groups.empty() ? 0 : getgroups(static_cast<int>(groups.size()), groups.data());
-  groups.resize(static_cast<size_t>(std::max(0, count)));
-  return std::find(groups.begin(), groups.end(), info.st_gid) == groups.end();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/program/secret_file.h"
 #include "base/program/temporary_file.h"
 #include "serve/api/access.h"
 #include "serve/serve.h"
@@ -185,8 +186,11 @@ Result<std::vector<std::string>> read_api_keys(const std::string& file) {
   struct stat info {};
   std::ifstream in(file);
   if (!in || stat(file.c_str(), &info) != 0) return wrong(std::strerror(errno));
-  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    return wrong("others may read this key; run chmod 600 " + file);
+  if (may_be_read_by_others(info))
+    return wrong(
+        fmt::format("others may read this key; run chmod 600 {}, or give it mode 0440, root or you as its "
+                    "owner and a group of yours",
+                    file));
   for (std::string key; std::getline(in, key);) {
     if (key.ends_with('\r')) key.pop_back();
     if (!is_api_key(key) || keys.size() == kMaxKeys)

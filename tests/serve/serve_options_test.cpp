@@ -118,6 +118,8 @@ TEST_F(ApiKeyFile, HoldsAKeyOnEachLine) {
   EXPECT_EQ(read("secret\nother\n").value(), keys({"secret", "other"}));
   EXPECT_EQ(read("secret").value(), keys({"secret"}));
   EXPECT_EQ(read("secret\r\n").value(), keys({"secret"}));
+  EXPECT_EQ(read("secret\n", fs::perms::owner_read | fs::perms::group_read).value(), keys({"secret"}))
+      << "as Kubernetes mounts it for the group of the process";
 }
 
 TEST_F(ApiKeyFile, IsRefusedByNameAndNeverShown) {
@@ -130,7 +132,7 @@ TEST_F(ApiKeyFile, IsRefusedByNameAndNeverShown) {
     EXPECT_EQ(key.status().message().find("cret"), std::string::npos) << "it is secret";
   }
   EXPECT_FALSE(read(std::string(5000, 'x')).ok());
-  EXPECT_NE(read("secret\n", fs::perms::owner_read | fs::perms::group_read).status().message().find("chmod"),
+  EXPECT_NE(read("secret\n", fs::perms::owner_read | fs::perms::others_read).status().message().find("chmod"),
             std::string::npos);
   EXPECT_FALSE(read_api_keys(directory_ / "none").ok());
 }
