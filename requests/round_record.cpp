@@ -84,6 +84,11 @@ Status read_round(const Json& line, const std::set<int64_t>& requests, RoundReco
       round.emitted < 0 || round.emitted > round.accepted + 1 || guess < -1 || guess > 2)
     return malformed("these numbers fit no round");
   if (line.contains("parents")) RETURN_IF_ERROR(read_tree(line, round));
+  if (line.contains("margins")) {
+    round.margins = line["margins"].get<std::vector<float>>();
+    if (round.margins.size() != static_cast<size_t>(round.drafted))
+      return malformed("there must be as many margins as drafted tokens");
+  }
   record.rounds.push_back(std::move(round));
   return {};
 }
@@ -109,16 +114,20 @@ RecordedRound RecordedRound::of(const RoundDone& round) {
                       : !*round.guess_was_right ? Guess::kWrong
                       : round.guess_was_eos     ? Guess::kRightAndEnds
                                                 : Guess::kRight;
+  const bool is_chain = round.parents.empty();
   return {.request = static_cast<int64_t>(round.request.value()),
           .base = round.base.value(),
           .gamma = round.gamma,
-          .drafted = round.parents.empty() ? round.drafted : round.tested,
+          .drafted = is_chain ? round.drafted : round.tested,
           .accepted = round.accepted_count,
           .emitted = round.emitted,
           .eos = round.eos,
           .guess = guess,
           .parents = round.parents,
-          .path = round.path};
+          .path = round.path,
+          .margins = is_chain && round.margins.size() == static_cast<size_t>(round.drafted)
+                         ? round.margins
+                         : std::vector<float>()};
 }
 
 std::string format_round_record(const RoundRecord& record) {
@@ -135,8 +144,10 @@ std::string format_round_record(const RoundRecord& record) {
                                  ? ""
                                  : fmt::format(",\"parents\":[{}],\"path\":[{}]", fmt::join(r.parents, ","),
                                                fmt::join(r.path, ","));
-    out += fmt::format("{{\"round\":[{},{},{},{},{},{},{},{}]{}}}\n", r.request, r.base, r.gamma, r.drafted,
-                       r.accepted, r.emitted, r.eos ? 1 : 0, static_cast<int>(r.guess), tree);
+    const std::string margins =
+        r.margins.empty() ? "" : fmt::format(",\"margins\":[{:.4g}]", fmt::join(r.margins, ","));
+    out += fmt::format("{{\"round\":[{},{},{},{},{},{},{},{}]{}{}}}\n", r.request, r.base, r.gamma, r.drafted,
+                       r.accepted, r.emitted, r.eos ? 1 : 0, static_cast<int>(r.guess), tree, margins);
   }
   return out;
 }

@@ -3,10 +3,12 @@
 //
 //   {"outrider_rounds":1,"drafter":"model","synthetic":false,"gamma_policy":"fixed:gamma=8",...,"costs":{...}}
 //   {"request":1,"rule":"greedy","prompt_tokens":5,"max_tokens":64,"emitted":64}
-//   {"round":[1,6,8,8,3,4,0,1]}   request, base, gamma, drafted, accepted, emitted, end of text, guess
+//   {"round":[1,6,8,8,3,4,0,1],"margins":[3.1,0.2,...]}
+//       request, base, gamma, drafted, accepted, emitted, end of text, guess
 //
 // End of text: the draft ended at an end-of-sequence token. Guess: whether the drafter would have drafted the
 // token before `base` (match rules, where known): 0 no, 1 yes, 2 yes and that ends a text, -1 unknown.
+// Margins: the drafter's confidence in each drafted token (PlaceRule), where it told.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +32,7 @@ struct RecordedRound {
   bool eos = false;
   Guess guess = Guess::kUnknown;
   std::vector<int32_t> parents, path;  // of a tree: as in DraftTree, and the accepted nodes
+  std::vector<float> margins;          // of the drafted tokens of a chain; empty: not known
 
   static RecordedRound of(const RoundDone& round);
   bool operator==(const RecordedRound&) const = default;

@@ -139,6 +139,8 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule),
                   .successors = std::exchange(live.link.successors, {}),
                   .text_gamma = live.round.text_gamma};
+  // Without places the rule ends no draft; the worker sends its margins.
+  if (message.wants_guess && message.stop.kind == StopKind::kNone) message.stop.kind = StopKind::kChances;
   if (message.text_gamma > 0 || live.round.priced)
     message.pass_ns = prices_.pass_ns, message.row_ns = prices_.row_ns;
   terms_.ask_for_q(live, worker, message);

@@ -93,6 +93,9 @@ struct RoundDone {
   int32_t emitted = 0;
   bool eos = false;  // the draft ended at an end-of-sequence token
   bool own = false;  // only the target may draft for it
+  // Of the drafted tokens (PlaceRule), where the worker sent them; with ProtocolOptions::record_guesses it
+  // does.
+  std::vector<float> margins;
   // Whether the worker's guess for the token before `base` was right. Set if requested
   // (ProtocolOptions::record_guesses) and known.
   std::optional<bool> guess_was_right;

@@ -387,6 +387,7 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
                      .emitted = emitted,
                      .eos = round.draft.eos,
                      .own = round.own,
+                     .margins = round.draft.margins,
                      .guess_was_right = guess_was_right,
                      .guess_was_eos = ends_text(guess),
                      .draft_ns = round.draft.ingest_ns + round.draft.draft_ns,

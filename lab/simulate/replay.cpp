@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/sampling_params.h"
+#include "comm/chances.h"
 #include "coordinator/costs/settled_passes.h"
 
 namespace outrider {
@@ -23,10 +24,12 @@ double draft_seconds(const RecordedCosts& costs, const StepCost& step) {
   return costs.draft.per_step * step.longest + costs.draft.per_further * (step.total - step.longest);
 }
 
-double verify_seconds(const RecordedCosts& costs, const StepCost& step) {
-  return costs.verify.base + costs.verify.per_row * step.rows +
-         costs.verify.per_context * static_cast<double>(step.context);
+RecordedCosts with(RecordedCosts costs, const ReplayCosts& given, double pass) {
+  if (given.draft > 0) costs.draft = {.per_step = given.draft * pass, .per_further = 0};
+  return costs;
 }
+
+int64_t ns_of(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
 double recorded_acceptance(const RoundRecord& record) {
   RoundSums sums;
@@ -36,8 +39,14 @@ double recorded_acceptance(const RoundRecord& record) {
 
 class Replay {
  public:
-  Replay(const RoundRecord& record, const GammaPolicyFactory& policy)
-      : record_(record), policy_(policy), chance_(recorded_acceptance(record)) {
+  Replay(const RoundRecord& record, const GammaPolicyFactory& policy, const ReplayCosts& costs)
+      : record_(record),
+        policy_(policy),
+        given_(costs),
+        pass_(record.costs.verify.base + record.costs.verify.per_row),
+        costs_(with(record.costs, costs, pass_)),
+        chance_(recorded_acceptance(record)) {
+    tell_costs();
     std::map<int64_t, std::unique_ptr<RecordedText>> by_id;
     for (const RecordedRequest& request : record.requests)
       by_id[request.id] = std::make_unique<RecordedText>(request, record.max_context);
@@ -62,8 +71,43 @@ class Replay {
     std::unique_ptr<GammaPolicy> policy;
     int32_t base = 0;
     int32_t asked = 0;
+    bool was_read = false;  // the draft model has prefilled its prompt
     RecordedRound round;
+    std::vector<float> margins;
   };
+
+  double verify_seconds(const StepCost& step) const {
+    const RecordedCosts& c = record_.costs;
+    if (!given_.rows.points().empty()) return pass_ * given_.rows.of(step.rows);
+    return c.verify.base + c.verify.per_row * step.rows +
+           c.verify.per_context * static_cast<double>(step.context);
+  }
+
+  // What target and worker measure before they join.
+  void tell_costs() {
+    if (!given_.given()) return;
+    PassTimes target{.row_ns = ns_of(pass_), .by_rows = {}};
+    for (const int32_t rows : {2, 3, 5, 9, 17})
+      target.by_rows.push_back(
+          {rows, static_cast<float>(verify_seconds({.rows = rows}) / verify_seconds({.rows = 1}))});
+    cost_.expect_passes(target);
+    cost_.expect_drafts({.row_ns = ns_of(costs_.draft.per_step),
+                         .by_rows = {},
+                         .prefill_token_ns = ns_of(given_.draft_prefill * pass_)});
+  }
+
+  double prefill_seconds(const Live& live) const {
+    return live.was_read ? 0 : given_.draft_prefill * pass_ * live.base;
+  }
+
+  // As DraftTerms::remaining.
+  int32_t remaining(const Live& live) const {
+    constexpr int64_t kTelling = 8;  // texts
+    const RecordedRequest& request = live.text->request();
+    const int32_t most = request.max_tokens - (live.base - request.prompt_tokens);
+    if (ended_ < kTelling) return most;
+    return static_cast<int32_t>(std::min<int64_t>(most, ended_tokens_ / ended_));
+  }
 
   // The round that ends the prefill commits one token; no policy chooses it.
   void admit() {
@@ -86,8 +130,13 @@ class Replay {
       step.longest = std::max(step.longest, live.round.drafted);
       step.total += live.round.drafted;
     }
-    const double busy = draft_seconds(record_.costs, step), verify = verify_seconds(record_.costs, step);
-    const double wait = step.longest > 0 ? busy + record_.costs.exchange : 0;
+    for (Live& live : live_) {
+      if (live.asked == 0) continue;
+      result_.seconds += prefill_seconds(live);
+      live.was_read = true;
+    }
+    const double busy = draft_seconds(costs_, step), verify = verify_seconds(step);
+    const double wait = step.longest > 0 ? busy + costs_.exchange : 0;
     cost_.observe_draft_phase(step.longest, step.total, busy, wait);
     if (step.longest > 0) passes_.draft();
     if (passes_.next()) cost_.observe_verify(step.rows, step.context, verify);
@@ -100,10 +149,41 @@ class Replay {
     live.asked = std::clamp(live.policy->next({.limit = limit,
                                                .batch_size = static_cast<int32_t>(live_.size()),
                                                .context_length = live.base,
-                                               .cost = &cost_}),
+                                               .cost = &cost_,
+                                               .local = given_.given(),
+                                               .prefill_seconds = prefill_seconds(live),
+                                               .remaining = remaining(live)}),
                             0, limit);
-    if (live.asked > 0) result_.stops_early |= live.policy->stop_rule().kind != StopKind::kNone;
     live.round = live.text->round(live.base, live.asked, chance_, result_.gaps);
+    live.margins.clear();
+    if (live.asked > 0) stop(live, live.policy->stop_rule());
+  }
+
+  // Ends the draft where the rule ends it.
+  void stop(Live& live, const StopRule& rule) {
+    RecordedRound& round = live.round;
+    if (rule.kind == StopKind::kNone) return;
+    if (rule.kind == StopKind::kChances)
+      live.margins = live.text->margins(live.base, round.drafted, round.accepted, result_.gaps);
+    if (live.margins.empty()) {
+      result_.stops_early = true;
+      return;
+    }
+    double survival = 1;
+    int32_t length = 0;
+    while (length < static_cast<int32_t>(live.margins.size())) {
+      const auto place = static_cast<size_t>(length);
+      survival *= chance_of(rule, place, static_cast<double>(live.margins[place]));
+      if (stops_before(rule, place, survival)) break;
+      ++length;
+      if (stops_after(rule, place, survival)) break;
+    }
+    round.eos &= length == round.drafted;
+    round.drafted = std::min(round.drafted, length);
+    live.margins.resize(static_cast<size_t>(round.drafted));
+    if (round.accepted <= round.drafted) return;
+    round.accepted = round.drafted;
+    round.emitted = std::min(round.accepted + 1, live.text->end() - live.base);
   }
 
   void finish(Live& live, double seconds) {
@@ -114,15 +194,23 @@ class Replay {
                          .accepted = cut ? r.emitted : r.accepted,
                          .round_ns = static_cast<int64_t>(seconds * 1e9),
                          .batch_size = static_cast<int32_t>(live_.size()),
-                         .cost = &cost_});
+                         .cost = &cost_,
+                         .margins = live.margins});
     result_.sums.add_round(r.drafted, r.accepted, r.emitted, false);
     live.base += r.emitted;
     result_.rounds.push_back(r);
+    if (live.base < live.text->end()) return;
+    ++ended_;
+    ended_tokens_ += live.text->request().emitted;
   }
 
   const RoundRecord& record_;
   const GammaPolicyFactory& policy_;
+  const ReplayCosts given_;
+  const double pass_;  // seconds of a pass of one row
+  const RecordedCosts costs_;
   const double chance_;
+  int64_t ended_ = 0, ended_tokens_ = 0;  // texts, and their tokens
   CostModel cost_;  // learns from the replay as the coordinator's does from a run
   SettledPasses passes_;
   std::deque<std::unique_ptr<RecordedText>> waiting_;
@@ -156,6 +244,31 @@ void RecordedText::add(const RecordedRound& round) {
     know(round.base + round.drafted - 1, Guess::kRightAndEnds);
   }
   if (round.guess != Guess::kUnknown) know(round.base - 1, round.guess);
+  for (int32_t i = 0; i < static_cast<int32_t>(round.margins.size()) && i <= round.accepted; ++i)
+    margins_[round.base + i] = round.margins[static_cast<size_t>(i)];
+  if (static_cast<int32_t>(round.margins.size()) > round.accepted + 1)
+    behind_[round.base + round.accepted].assign(round.margins.begin() + round.accepted + 1,
+                                                round.margins.end());
+}
+
+std::vector<float> RecordedText::margins(int32_t base, int32_t drafted, int32_t accepted,
+                                         int64_t& gaps) const {
+  std::vector<float> out;
+  if (margins_.empty()) return out;
+  const auto behind = behind_.find(base + accepted);
+  float last = kMaxMargin;
+  for (int32_t i = 0; i < drafted; ++i) {
+    const auto known = i <= accepted ? margins_.find(base + i) : margins_.end();
+    const auto after = static_cast<size_t>(std::max(0, i - accepted - 1));
+    if (known != margins_.end())
+      last = known->second;
+    else if (i <= accepted)
+      ++gaps;
+    else if (behind != behind_.end() && after < behind->second.size())
+      last = behind->second[after];
+    out.push_back(last);
+  }
+  return out;
 }
 
 int32_t RecordedText::limit(int32_t base, int32_t gamma_max) const {
@@ -187,8 +300,8 @@ RecordedRound RecordedText::round(int32_t base, int32_t gamma, double chance_at_
   return out;
 }
 
-ReplayResult replay(const RoundRecord& record, const GammaPolicyFactory& policy) {
-  return Replay(record, policy).run();
+ReplayResult replay(const RoundRecord& record, const GammaPolicyFactory& policy, const ReplayCosts& costs) {
+  return Replay(record, policy, costs).run();
 }
 
 std::vector<std::string> replay_caveats(const RoundRecord& record) {

@@ -10,6 +10,7 @@
 
 #include "coordinator/gamma/policies.h"
 #include "lab/simulate/pages.h"
+#include "lab/simulate/row_costs.h"
 
 namespace outrider {
 namespace {
@@ -44,13 +45,14 @@ std::string text_of(const ReplayTable& table) {
   if (std::any_of(table.rows.begin(), table.rows.end(),
                   [](const auto& row) { return row.result.stops_early; }))
     out +=
-        "A stop rule ends drafts by confidences, which no record has: where it was ignored, the policy is "
-        "shown "
-        "as if it never ended a draft early.\n";
+        "A stop rule ends drafts by confidences. Where the record lacks them, it was ignored, and the policy "
+        "is "
+        "shown as if it never ended a draft early.\n";
   return out;
 }
 
-std::string explanation(const RoundRecord& record, const std::vector<std::string>& caveats) {
+std::string explanation(const RoundRecord& record, const std::vector<std::string>& caveats,
+                        const ReplayCosts& given) {
   const RecordedCosts& c = record.costs;
   std::string out = fmt::format(
       "\n"
@@ -62,6 +64,13 @@ std::string explanation(const RoundRecord& record, const std::vector<std::string
       record.requests.size(), record.gamma_policy, record.max_num_seqs,
       caveats.empty() ? "exactly those of real runs, but for gaps." : "not exact.", c.verify.base * 1e3,
       c.verify.per_row * 1e3, c.draft.per_step * 1e3, c.exchange * 1e3);
+  if (given.given())
+    out += fmt::format(
+        "Given in passes of one row ({:.3f} ms): row costs {}, a draft token {}, a prompt token of the draft "
+        "model {}.\n",
+        (c.verify.base + c.verify.per_row) * 1e3,
+        given.rows.points().empty() ? "as recorded" : fmt::format("{}", fmt::join(given.rows.points(), " ")),
+        given.draft > 0 ? fmt::format("{}", given.draft) : "as recorded", given.draft_prefill);
   out += "The first round of each request, which ends its prompt and drafts nothing, is in no figure.\n";
   for (const std::string& caveat : caveats) out += "Not exact: " + caveat + ".\n";
   return out;
@@ -100,6 +109,18 @@ void add_replay_options(CLI::App& app, ReplayOptions& o) {
       ->required();
   app.add_option("--policies", o.policies,
                  "As of generate --gamma-policy, separated by spaces; default: fixed lengths and all others");
+  app.add_option(
+      "--row-costs", o.row_costs,
+      "Costs of passes by rows, in passes of one row: 2=1.1 5=2.2 9=3.6. Policies know them and "
+      "--draft-cost at the start. Default: the line that the recorded run fitted, unknown at first");
+  app.add_option("--draft-cost", o.draft_cost, "Of a draft token, in passes of one row; 0: as recorded")
+      ->check(CLI::Range(0.0, 1e3))
+      ->capture_default_str();
+  app.add_option("--draft-prefill-cost", o.draft_prefill_cost,
+                 "Of a token of a prompt, in passes of one row: the draft model prefills it before its first "
+                 "draft")
+      ->check(CLI::Range(0.0, 1e3))
+      ->capture_default_str();
   add_report_options(app, o.files);
 }
 
@@ -118,6 +139,8 @@ std::optional<double> ReplayTable::regret(const ReplayRow& row) const {
 Status run_replay(const ReplayOptions& options) {
   RETURN_IF_ERROR(check(options.files));
   ASSIGN_OR_RETURN(const RoundRecord record, read_round_record(options.file));
+  ReplayCosts costs{.rows = {}, .draft = options.draft_cost, .draft_prefill = options.draft_prefill_cost};
+  ASSIGN_OR_RETURN(costs.rows, parse_row_costs(options.row_costs));
   ReplayTable table{.file = options.file,
                     .subtitle = fmt::format("{} requests recorded with {}, up to {} at once; no model ran.",
                                             record.requests.size(), record.gamma_policy, record.max_num_seqs),
@@ -126,9 +149,9 @@ Status run_replay(const ReplayOptions& options) {
   for (const std::string& name :
        options.policies.empty() ? all_policies(record.gamma_max) : options.policies) {
     ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(name));
-    table.rows.push_back({name, replay(record, policy)});
+    table.rows.push_back({name, replay(record, policy, costs)});
   }
-  std::fputs((text_of(table) + explanation(record, table.caveats)).c_str(), stdout);
+  std::fputs((text_of(table) + explanation(record, table.caveats, costs)).c_str(), stdout);
   return write(options.files, report_json(table), replay_page(table));
 }
 

@@ -17,6 +17,8 @@ namespace outrider {
 
 struct ReplayOptions {
   std::string file;
+  std::vector<std::string> row_costs;  // ROWS=COST; none: as recorded
+  double draft_cost = 0, draft_prefill_cost = 0;
   std::vector<std::string> policies;  // empty: fixed lengths and every policy that can be replayed
   ReportFiles files;
 };

@@ -107,6 +107,39 @@ TEST(Replay, SaysWhereItIsNotExact) {
   EXPECT_FALSE(replay(record, policy("ewma")).stops_early);
 }
 
+// Drafts of 4, ended before the first token whose chance, with those before it, is below a half.
+class EndsByChance : public GammaPolicy {
+ public:
+  int32_t next(const GammaContext&) override { return 4; }
+  void update(const RoundOutcome& outcome) override { margins.push_back(outcome.margins.size()); }
+  StopRule stop_rule() const override {
+    return {.kind = StopKind::kChances, .places = {{.slope = 1, .offset = 0, .least_sent = 0.5F}}};
+  }
+  static inline std::vector<size_t> margins;
+};
+
+TEST(Replay, DraftsEndByTheRecordedConfidence) {
+  std::vector<RecordedRound> rounds = kRounds;
+  rounds[1].margins = {3, 3, -1, 5};  // right right, then a wrong one that is doubted
+  rounds[2].margins = {3, -2, 3, 3};  // all right; the second one is doubted
+  rounds[3].margins = {3, 3, 3, 3};   // right, then a wrong one that is not doubted, and two behind it
+  EndsByChance::margins.clear();
+  const ReplayResult r = replay(record_of(rounds, 11), [] { return std::make_unique<EndsByChance>(); });
+  EXPECT_FALSE(r.stops_early);
+  EXPECT_EQ(shapes(r.rounds),
+            (std::vector<Shape>{{10, 0, 0, 1}, {11, 2, 2, 3}, {14, 1, 1, 2}, {16, 4, 2, 3}, {19, 1, 1, 2}}));
+  EXPECT_EQ(EndsByChance::margins, (std::vector<size_t>{2, 1, 4, 1}));
+  EXPECT_EQ(r.gaps, 1) << "no draft of the record had a token at 18";
+}
+
+TEST(Replay, GivenCostsReplaceTheRecordedOnes) {
+  const ReplayCosts costs{.rows = RowCosts({{3, 2}}), .draft = 0.5, .draft_prefill = 0.1};
+  const ReplayResult r = replay(record_of(kRounds, 11), policy("fixed:gamma=2"), costs);
+  // Three rounds of 3 rows and one of 2; a pass of one row takes 10 ms. The prompt and its first token are
+  // prefilled once.
+  EXPECT_NEAR(r.seconds, 3 * (0.020 + 0.011) + 0.015 + 0.006 + 11 * 0.001, 1e-12);
+}
+
 class Recorded : public ::testing::Test {
  protected:
   static constexpr int kMaxTries = 20;
@@ -150,6 +183,7 @@ std::vector<RecordedRound> course(const std::vector<RecordedRound>& rounds, int6
   std::vector<RecordedRound> out;
   for (RecordedRound round : rounds) {
     round.guess = Guess::kUnknown;
+    round.margins.clear();
     if (round.request == request) out.push_back(round);
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.base < b.base; });
@@ -169,6 +203,25 @@ void forgive_ends_behind_rejections(std::vector<RecordedRound>& replayed,
   for (size_t i = 0; i < std::min(replayed.size(), real.size()); ++i)
     if (real[i].eos && real[i].accepted < real[i].drafted && replayed[i].accepted == real[i].accepted)
       replayed[i].drafted = real[i].drafted, replayed[i].eos = true;
+}
+
+// The confidence in a tested token depends on the text before it, not on the length of its draft.
+void expect_equal_margins(const RoundRecord& a, const RoundRecord& b, int64_t request) {
+  const auto by_position = [&](const RoundRecord& record) {
+    std::map<int32_t, float> out;
+    for (const RecordedRound& r : record.rounds)
+      for (int32_t i = 0; r.request == request && i < std::min(r.drafted, r.accepted + 1); ++i) {
+        EXPECT_EQ(r.margins.size(), static_cast<size_t>(r.drafted));
+        if (r.margins.empty()) break;
+        out[r.base + i] = r.margins[static_cast<size_t>(i)];
+      }
+    return out;
+  };
+  const auto of_a = by_position(a), of_b = by_position(b);
+  for (const auto& [position, margin] : of_b) {
+    const auto other = of_a.find(position);
+    EXPECT_EQ(margin, other == of_a.end() ? margin : other->second) << position;
+  }
 }
 
 TEST_F(Recorded, AReplayAtASmallerLengthIsTheRealRun) {
@@ -191,6 +244,7 @@ TEST_F(Recorded, AReplayAtASmallerLengthIsTheRealRun) {
         const auto expected = course(real.rounds, request.id);
         auto got = course(replayed.rounds, request.id);
         forgive_ends_behind_rejections(got, expected);
+        if (more.back() != "ahead") expect_equal_margins(record, real, request.id);
         EXPECT_EQ(got, expected) << name << ", " << fmt::format("{}", fmt::join(more, " "));
       }
       EXPECT_GE(compared, 13u) << name << ", " << fmt::format("{}", fmt::join(more, " "));
@@ -240,6 +294,8 @@ TEST_F(Recorded, BadRecordsAreRefusedByLine) {
   EXPECT_NE(refusal(good + "{\"round\":[1,2]}\n").find("bad.jsonl:7: a round has 8 numbers"),
             std::string::npos);
   EXPECT_NE(refusal(good + "{\"round\":[1,11,2,3,0,1,0,-1]}\n").find(":7: these numbers fit no round"),
+            std::string::npos);
+  EXPECT_NE(refusal(good + "{\"round\":[1,11,2,2,0,1,0,-1],\"margins\":[1]}\n").find("as many margins"),
             std::string::npos);
   EXPECT_NE(refusal(good + "{\"round\":[9,11,2,2,0,1,0,-1]}\n").find("request 9 is not described"),
             std::string::npos);
