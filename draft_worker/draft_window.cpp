@@ -16,15 +16,25 @@ Status DraftWindow::advance(Position base, std::span<const TokenId> ids) {
         fmt::format("committed ids [{}, {}) contradict the {} known ones", first, base.value(), known));
   for (TokenId id : ids.subspan(static_cast<size_t>(overlap))) {
     committed_.push_back(id);
+    if (skipped_ > 0) read_.push_back(id);
     hash_ = extend_prefix_hash(hash_, id);
   }
   return {};
 }
 
+void DraftWindow::skip_to_last(int64_t sinks, int64_t last) {
+  const auto length = static_cast<int64_t>(committed_.size());
+  CHECK(cached() <= sinks && sinks + last < length, "nothing to skip, or it is in the cache");
+  skipped_ = length - sinks - last;
+  read_.assign(committed_.begin(), committed_.begin() + sinks);
+  read_.insert(read_.end(), committed_.end() - last, committed_.end());
+}
+
 int64_t DraftWindow::keep() const {
-  const size_t limit = std::min(cached_.size(), committed_.empty() ? 0 : committed_.size() - 1);
+  const auto text = read();
+  const size_t limit = std::min(cached_.size(), text.empty() ? 0 : text.size() - 1);
   const auto end = cached_.begin() + static_cast<ptrdiff_t>(limit);
-  return std::mismatch(cached_.begin(), end, committed_.begin()).first - cached_.begin();
+  return std::mismatch(cached_.begin(), end, text.begin()).first - cached_.begin();
 }
 
 }  // namespace outrider

@@ -32,6 +32,7 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
                                     .max_sequences = settings.models.sequences(),
                                     .successors = settings.models.reads_successors(),
                                     .finds_text = settings.models.finds_text(),
+                                    .max_prefill = settings.models.draft_max_prefill(),
                                     .process = this_process(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};

@@ -291,6 +291,8 @@ Result<RankSetup> draft_setup(const RoleSettings& settings, const Preparation& p
                                          {"--max-num-seqs", std::to_string(m.sequences())},
                                          {"--draft-weight-format", m.draft_weight_format},
                                          {"--draft-vocab-size", std::to_string(m.draft_vocab_size)},
+                                         {"--draft-window", std::to_string(m.draft_window)},
+                                         {"--draft-sinks", std::to_string(m.draft_sinks)},
                                          {"--activation-format", m.activation_format},
                                          {"--kv-dtype", m.kv_dtype},
                                          {"--device", device_kind(m)},

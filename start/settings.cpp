@@ -163,6 +163,18 @@ static Status check_draft_vocab(const ModelSettings& m, const SpeculationSetting
   return {};
 }
 
+static Status check_draft_window(const ModelSettings& m) {
+  constexpr int kMost = 1 << 24;
+  if (m.draft_window < 0 || m.draft_window > kMost)
+    return invalid_argument(fmt::format("--draft-window {}: must be 0 to {}", m.draft_window, kMost));
+  if (m.draft_sinks < 0 || m.draft_sinks > kMost)
+    return invalid_argument(fmt::format("--draft-sinks {}: must be 0 to {}", m.draft_sinks, kMost));
+  if (m.draft_window > 0 && !m.uses_draft_model())
+    return invalid_argument(
+        fmt::format("--draft-window {} needs a draft model (--draft-model DIR, not a head)", m.draft_window));
+  return {};
+}
+
 Status check_drafter_settings(const RoleSettings& settings) {
   const ModelSettings& m = settings.models;
   const SpeculationSettings& s = settings.speculation;
@@ -185,6 +197,7 @@ Status check_drafter_settings(const RoleSettings& settings) {
     return invalid_argument(fmt::format("--drafter {} needs --draft-model", m.drafter));
   RETURN_IF_ERROR(check_draft_ranks(m));
   RETURN_IF_ERROR(check_draft_vocab(m, s));
+  RETURN_IF_ERROR(check_draft_window(m));
   if (m.threads < 0 || m.threads > 1024)
     return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", m.threads));
   if (s.fanout_budget < 1 || s.fanout_budget > kMaxFanoutBudget)

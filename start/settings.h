@@ -33,6 +33,7 @@ struct ModelSettings {
   std::string weight_format = "auto", draft_weight_format = "auto";
   std::string activation_format = "auto";  // of target and draft
   int draft_vocab_size = 0;                // ids below it are drafted; 0: all
+  int draft_window = 0, draft_sinks = 4;   // tokens of a longer text that the draft model reads; 0: all
   std::string kv_dtype = "auto";
   std::string isa = "auto";
   std::string device = "auto";             // cpu, cuda, cuda:N; auto: cpu
@@ -43,6 +44,8 @@ struct ModelSettings {
   std::string scheduling_policy = "fcfs";  // or "priority"
   int startup_timeout_s = 600;
 
+  // The most tokens of a text that the draft model prefills; 0: all.
+  int draft_max_prefill() const { return draft_window > 0 ? draft_window + draft_sinks : 0; }
   int sequences() const { return data_parallel_size * max_num_seqs; }  // of all groups
   // The run has a drafter of its own; others may join.
   bool has_drafter() const { return !draft_model.empty() || drafts_from_text() || exits_early(); }

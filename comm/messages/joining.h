@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 21;
+constexpr uint32_t kProtocolVersion = 22;
 
 enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 
@@ -76,6 +76,9 @@ struct Hello {
   bool successors = false;
   // From a draft worker: it finds drafts in the text, and weighs their cost with Propose::row_ns.
   bool finds_text = false;
+  // From a worker with a draft model: the most tokens that it prefills of a text, however long that is; 0:
+  // all.
+  int32_t max_prefill = 0;
   PassTimes pass_times = {};  // from a target group or a worker with a draft model, where it measured them
   uint64_t process = 0;       // identity of its process; 0: not known to be the coordinator's
 };

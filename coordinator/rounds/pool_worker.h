@@ -31,6 +31,7 @@ class PoolWorker {
   uint64_t process() const { return hello_.process; }
   bool reads_successors() const { return hello_.successors; }
   bool finds_text() const { return hello_.finds_text; }
+  int32_t max_prefill() const { return hello_.max_prefill; }                  // 0: all tokens of a text
   bool is_without_model() const { return hello_.model.vocab_size == 0; }      // it uses texts only
   bool needs_hidden_states() const { return hello_.hidden_state_head != 0; }  // HiddenStateRows
 

@@ -185,6 +185,7 @@ bool WorkerPool::assign(LiveRequest& live, Turn& turn) {
 void WorkerPool::open(LiveRequest& live, Turn& turn) {
   live.link.opened = true;
   live.link.fresh = true;
+  live.link.max_prefill = of(live)->max_prefill();
   live.link.known = live.sequence.committed();
   live.link.hidden_states = 0;
   ++totals_.drafters[of(live)->kind()].opened;

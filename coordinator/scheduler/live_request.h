@@ -81,6 +81,7 @@ struct DraftLink {
   std::optional<PeerId> peer;
   bool opened = false;
   bool fresh = true;           // no draft came back since Open: it may still be reading the prompt
+  int32_t max_prefill = 0;     // Hello::max_prefill of the worker
   int32_t known = 0;           // committed ids sent to it
   int32_t hidden_states = 0;   // HiddenStateRows sent to it, from the first token on
   int32_t resyncs = 0;         // of this round; bounded
@@ -155,9 +156,9 @@ struct LiveRequest {
   }
   // Tokens that its worker has to prefill before it drafts; 0: few enough for its usual times.
   int32_t unread() const {
-    if (link.fresh) return sequence.committed();
-    const int32_t behind = sequence.committed() - link.known;
-    return behind > kCatchUpTokens ? behind : 0;
+    const int32_t behind = sequence.committed() - (link.fresh ? 0 : link.known);
+    const int32_t most = link.max_prefill > 0 ? std::min(behind, link.max_prefill) : behind;
+    return link.fresh || behind > kCatchUpTokens ? most : 0;
   }
   bool running() const { return !finished() && state != RequestState::kQueued; }
   void become(RequestState next) {

@@ -33,9 +33,11 @@ struct DraftingState {
     return std::find(options.eos_ids.begin(), options.eos_ids.end(), token) != options.eos_ids.end();
   }
   // The number of tokens that can be drafted from `base` on before the context ends.
-  int64_t room_behind(Position base) const { return model.max_positions() - base.value() + 1; }
+  int64_t room_behind(const DraftedSequence& s, Position base) const {
+    return model.max_positions() - s.window.in_read(base) + 1;
+  }
 
-  // Cuts the cache to the first `length` tokens of the text.
+  // Cuts the cache to the first `length` tokens of the text that the model reads.
   void roll_back(DraftedSequence& s, int64_t length) {
     s.window.kept(length);
     model.kv().truncate(s.kv, length);

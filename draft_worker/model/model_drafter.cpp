@@ -68,17 +68,17 @@ void ModelDrafter::close(SequenceId sequence) {
   if (state_.options.rows) state_.options.rows->drop(sequence);
   if (staged_) staged_->close(sequence);
   state_.roll_back(s, s.window.keep());  // drop drafted tokens
-  state_.texts.keep(s.window.committed().first(static_cast<size_t>(s.window.cached())), s.salt, s.kv);
+  state_.texts.keep(s.window.read().first(static_cast<size_t>(s.window.cached())), s.salt, s.kv);
   state_.sequences.erase(at);
 }
 
 // Takes over the KV of an open or closed text that begins alike.
 void ModelDrafter::take_over(DraftedSequence& s) {
-  const auto ids = s.window.committed();
+  const auto ids = s.window.read();
   ReadTexts::Found best = state_.texts.find(ids, s.salt);
   for (const auto& [id, other] : state_.sequences) {
     if (&other == &s || other.salt != s.salt) continue;
-    const int64_t length = std::min(other.window.keep(), common_length(other.window.committed(), ids));
+    const int64_t length = std::min(other.window.keep(), common_length(other.window.read(), ids));
     if (length > best.length) best = {other.kv, length};
   }
   const int64_t length = std::min<int64_t>(best.length, static_cast<int64_t>(ids.size()) - 1);
@@ -87,6 +87,19 @@ void ModelDrafter::take_over(DraftedSequence& s) {
   state_.model.kv().truncate(fork, length);
   state_.model.kv().release(std::exchange(s.kv, fork));
   s.window.fed(ids.first(static_cast<size_t>(length)));
+}
+
+// Where more is unread than the window, the model reads the first tokens of the text and the last ones.
+void ModelDrafter::skip_middle(DraftedSequence& s) {
+  const int64_t last = state_.options.window, sinks = last > 0 ? state_.options.sinks : 0;
+  if (last == 0) return;
+  const auto read = static_cast<int64_t>(s.window.read().size());
+  if (read - s.window.keep() <= sinks + last) return;
+  state_.drop_job(s);
+  preparation_.drop(s);
+  trees_.drop(s);
+  state_.roll_back(s, std::min(sinks, s.window.keep()));
+  s.window.skip_to_last(sinks, last);
 }
 
 // Whether this drafter can make such a draft for this sequence.
@@ -121,8 +134,9 @@ Status ModelDrafter::begin(const Propose& propose) {
   if (staged_) staged_->extend(propose.sequence, s.window.committed());
   trees_.learn_from_text(s);
   if (state_.options.kept_texts > 0 && s.window.cached() == 0) take_over(s);
+  skip_middle(s);
   // The last drafted token needs no KV.
-  const int64_t room = std::max<int64_t>(0, state_.room_behind(propose.base));
+  const int64_t room = std::max<int64_t>(0, state_.room_behind(s, propose.base));
   const auto limit = static_cast<int32_t>(std::min<int64_t>(propose.gamma, room));
   const bool is_tree = !propose.tree.is_chain() && limit > 0;
   const bool regrown = is_tree && trees_.regrow(s, propose);
@@ -135,7 +149,7 @@ Status ModelDrafter::begin(const Propose& propose) {
   // Never keeps all of the committed text: its last token must be fed to get the distribution of the next
   // one.
   state_.roll_back(s,
-                   std::min<int64_t>(s.window.cached(), propose.base.value() + s.job->strand.length() - 1));
+                   std::min(s.window.cached(), s.window.in_read(propose.base) + s.job->strand.length() - 1));
   return {};
 }
 

@@ -32,6 +32,7 @@ class ModelDrafter final : public Drafter {
   Status check(const DraftedSequence& s, const Propose& propose) const;
   void start_fresh(DraftedSequence& s, const Propose& propose, bool keeps_cache);
   void take_over(DraftedSequence& s);
+  void skip_middle(DraftedSequence& s);
 
   bool run_jobs(std::vector<DraftAnswer>& answers);
   bool advance_jobs(std::vector<DraftAnswer>& answers);

@@ -103,7 +103,7 @@ TokenId OutcomePreparation::prepared_guess(const DraftedSequence& s, std::span<c
 
 // The branch's KV becomes the sequence's.
 void OutcomePreparation::adopt(DraftedSequence& s, PreparedBranch& branch, const Propose& propose) {
-  const int64_t shared = s.block->base.value() + branch.outcome.accepted;
+  const int64_t shared = s.window.in_read(s.block->base) + branch.outcome.accepted;
   const int64_t fed = state_.model.kv().length(*branch.kv) - shared;
   s.window.kept(shared);
   s.window.fed(std::span<const TokenId>(branch.strand.tokens)
@@ -167,7 +167,7 @@ void OutcomePreparation::add_branch(DraftedSequence& s, const Outcome& outcome) 
   const TokenId next = guesses.ids[static_cast<size_t>(outcome.rank)];
   if (state_.is_end(next)) return;
   const Position base = block.base + outcome.accepted + 1;
-  const int64_t room = state_.room_behind(base);
+  const int64_t room = state_.room_behind(s, base);
   if (room <= 0) return;
   Strand strand = state_.storage.take_strand();
   strand.key = block.key;
@@ -255,7 +255,7 @@ BatchSlice OutcomePreparation::slice_of(const Part& part) {
   DraftedSequence& s = *part.sequence;
   SentBlock& block = *s.block;
   if (part.branch == kReadBlock) {
-    state_.roll_back(s, block.base.value() + static_cast<int64_t>(block.first_guess) - 1);
+    state_.roll_back(s, s.window.in_read(block.base) + static_cast<int64_t>(block.first_guess) - 1);
     return {.sequence = s.kv,
             .tokens = block.inputs,
             .logit_rows = part.rows,
@@ -264,7 +264,7 @@ BatchSlice OutcomePreparation::slice_of(const Part& part) {
   PreparedBranch& branch = block.branches[static_cast<size_t>(part.branch)];
   if (!branch.kv) {
     branch.kv = state_.model.kv().fork(s.kv);
-    state_.model.kv().truncate(*branch.kv, block.base.value() + branch.outcome.accepted);
+    state_.model.kv().truncate(*branch.kv, s.window.in_read(block.base) + branch.outcome.accepted);
   }
   return {.sequence = *branch.kv,
           .tokens = std::span(branch.strand.tokens).last(1),

@@ -21,7 +21,7 @@ bool TreeRounds::regrow(DraftedSequence& s, const Propose& propose) {
   s.kv = tree.become_root(node, s.kv, state_.model.kv());
   tree.base = propose.base;
   tree.growth.path(tree.end_of(s.kv), path_);
-  s.window.kept(static_cast<int64_t>(base));
+  s.window.kept(s.window.in_read(Position(static_cast<int32_t>(base))));
   s.window.fed(text.subspan(base));
   s.window.fed(path_);
   return true;
@@ -80,7 +80,7 @@ KvHandle TreeRounds::cache_before(DraftedSequence& s, GrowingTree& tree, int32_t
   const KvHandle above = parent == kTreeRoot ? s.kv : tree.kv_of[static_cast<size_t>(parent)];
   if (!std::exchange(tree.extended[static_cast<size_t>(parent + 1)], true)) return kv = above;
   kv = state_.model.kv().fork(above);
-  state_.model.kv().truncate(kv, tree.base.value() + tree.growth.depth(node) - 1);
+  state_.model.kv().truncate(kv, s.window.in_read(tree.base) + tree.growth.depth(node) - 1);
   tree.forks.push_back(kv);
   return kv;
 }
@@ -216,7 +216,7 @@ void TreeRounds::finish(DraftedSequence& s, Draft& draft, std::chrono::steady_cl
                                    (propose.pipeline != Pipeline::kAuto || state_.policy.prepare_next());
   if (!grown.goes_on) return grown.tree.drop_forks(state_.model.kv());
   // Room for as many nodes again, for the next tree; no path beyond the context.
-  const int64_t room = state_.room_behind(propose.base);
+  const int64_t room = state_.room_behind(s, propose.base);
   grown.tree.growth.go_on({.nodes = 2 * propose.tree.nodes},
                           static_cast<int32_t>(std::min<int64_t>(room, 2 * int64_t{job.strand.limit} + 1)));
 }

@@ -113,6 +113,7 @@ class JoinedWorker {
             models_.hidden_state_head ? static_cast<int32_t>(models_.hidden_state_head->hidden_size()) : 0,
         .successors = settings_.run.models.reads_successors(),
         .finds_text = settings_.run.models.finds_text(),
+        .max_prefill = settings_.run.models.draft_max_prefill(),
         .pass_times = models_.draft.pass_times,
         .join_timeout = kJoinTimeout,
         .asked_to_leave = asked_to_leave};
@@ -386,6 +387,13 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
                  "The draft model draws only ids below this one; 0: all. A smaller output head makes its "
                  "steps cheaper, "
                  "and frequent tokens have low ids in most vocabularies (FR-Spec)")
+      ->capture_default_str();
+  app.add_option("--draft-window,--speculative-draft-window-size", o.models.draft_window,
+                 "Of a longer text the draft model reads only the first --draft-sinks and the last N tokens "
+                 "when it begins to draft; 0: all")
+      ->capture_default_str();
+  app.add_option("--draft-sinks,--speculative-draft-sink-size", o.models.draft_sinks,
+                 "Tokens at the beginning of a text that the draft model reads with --draft-window")
       ->capture_default_str();
   app.add_option(
          "--q-format", o.speculation.q_format,

@@ -171,6 +171,16 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
       ->group("Models")
       ->capture_default_str();
   app.add_option(
+         "--draft-window,--speculative-draft-window-size", m.draft_window,
+         "Of a longer text the draft model reads only the first --draft-sinks and the last N tokens when "
+         "it begins to draft: long prompts cost it less, and its drafts know less; 0: all")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--draft-sinks,--speculative-draft-sink-size", m.draft_sinks,
+                 "Tokens at the beginning of a text that the draft model reads with --draft-window")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option(
          "--activation-format", m.activation_format,
          "Inputs of products with quantised files (GGUF, GPTQ, AWQ, ...) on the CPU: int8 or bf16; auto: "
          "int8. int8 is faster, bf16 is closer to the numbers of the file")

@@ -48,6 +48,24 @@ TEST(DraftWindow, RepeatsAndOverlapsAreNoOps) {
   EXPECT_EQ(window.committed().size(), 6u);
 }
 
+TEST(DraftWindow, TheCacheHoldsTheTextWithoutItsMiddle) {
+  DraftWindow window(tokens({1, 2, 3, 4, 5, 6, 7, 8}));
+  window.skip_to_last(2, 3);
+  EXPECT_EQ(std::vector<TokenId>(window.read().begin(), window.read().end()), tokens({1, 2, 6, 7, 8}));
+  EXPECT_EQ(window.in_read(Position(8)), 5);
+  window.fed(window.pending());
+  window.fed(tokens({9}));
+  ASSERT_TRUE(window.advance(Position(10), tokens({9, 10})).ok());  // accepted, bonus 10
+  EXPECT_EQ(window.keep(), 6);
+  window.kept(6);
+  EXPECT_EQ(window.pending().size(), 1u);
+  EXPECT_EQ(window.hash(), prefix_hash(tokens({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}))) << "of the whole text";
+  window.kept(2);
+  window.skip_to_last(2, 1);
+  EXPECT_EQ(std::vector<TokenId>(window.read().begin(), window.read().end()), tokens({1, 2, 10}));
+  EXPECT_TRUE(window.knows(tokens({1, 2, 3, 4})));
+}
+
 TEST(DraftWindow, KnowsEveryPrefixOfTheCommittedText) {
   const DraftWindow window(tokens({1, 2, 3}));
   EXPECT_TRUE(window.knows(tokens({})));

@@ -96,6 +96,95 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
   }
 }
 
+// With a window the model drafts what it would draft after the first and the last tokens of the text alone,
+// whatever was accepted since, prepared ahead or grown as a tree.
+class WindowedModel : public ::testing::TestWithParam<std::pair<Pipeline, TreeShape>> {};
+
+TEST_P(WindowedModel, DraftsAsAfterTheTextWithoutItsMiddle) {
+  constexpr int kLength = 60, kSinks = 3, kWindow = 12;
+  const auto& [pipeline, tree] = GetParam();
+  ModelAndDrafter windowed, shortened;
+  windowed.drafter =
+      make_model_drafter(*windowed.model, {.max_sequences = 2, .window = kWindow, .sinks = kSinks});
+  std::vector<TokenId> text = random_ids(kLength, 1), read(text.begin(), text.begin() + kSinks);
+  read.insert(read.end(), text.end() - kWindow, text.end());
+  const auto open = [](Drafter& drafter, const std::vector<TokenId>& ids) {
+    const auto length = static_cast<int32_t>(ids.size());
+    ASSERT_TRUE(
+        drafter.open({.sequence = kSequence, .ids = ids, .prompt_length = length, .sampling = {}}).ok());
+  };
+  open(*windowed.drafter, text);
+  open(*shortened.drafter, read);
+  std::mt19937 random(3);
+  std::vector<TokenId> unseen;
+  for (uint32_t round = 1; round < 9; ++round) {
+    Propose whole = propose(static_cast<int>(text.size()), unseen, 4, round, QKind::kNone, pipeline);
+    Propose part = propose(static_cast<int>(read.size()), unseen, 4, round, QKind::kNone, pipeline);
+    whole.tree = part.tree = tree;
+    const auto draft = draft_now(*windowed.drafter, whole), expected = draft_now(*shortened.drafter, part);
+    ASSERT_TRUE(draft.ok() && expected.ok());
+    EXPECT_EQ(draft->ids, expected->ids) << "round " << round;
+    EXPECT_EQ(draft->parents, expected->parents) << "round " << round;
+    EXPECT_EQ(draft->prefix_hash, prefix_hash(text));
+    EXPECT_EQ(draft->base.value(), static_cast<int32_t>(text.size()));
+    for (ModelAndDrafter* worker : {&windowed, &shortened}) {  // prepares for the verdict
+      std::vector<DraftAnswer> none;
+      for (int i = 0; i < 6; ++i) (void)worker->drafter->work(none);
+    }
+    const size_t accepted = tree.is_chain() ? random() % (draft->ids.size() + 1) : 0;
+    unseen.assign(draft->ids.begin(), draft->ids.begin() + static_cast<ptrdiff_t>(accepted));
+    unseen.push_back(tree.is_chain() ? random_ids(1, random())[0] : draft->ids.front());
+    for (auto* ids : {&text, &read}) ids->insert(ids->end(), unseen.begin(), unseen.end());
+    ASSERT_TRUE(windowed.model->kv().check_invariants().ok());
+  }
+  windowed.drafter->close(kSequence);
+  EXPECT_EQ(windowed.model->kv().free_blocks(), windowed.model->kv().num_blocks());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, WindowedModel,
+    ::testing::Values(std::pair{Pipeline::kLockstep, TreeShape{}}, std::pair{Pipeline::kFanout, TreeShape{}},
+                      std::pair{Pipeline::kLockstep, TreeShape{.widths = {3, 2}}},
+                      std::pair{Pipeline::kFanout, TreeShape{.widths = {}, .nodes = 10}}));
+
+// Shared randomness belongs to positions of the whole text: where it decides alone, a window changes no
+// token.
+TEST(ModelDrafter, AWindowLeavesPositionsAsTheyAre) {
+  const SamplingParams noise{.rule = Rule::kInvariant, .temperature = 1e4f, .seed = Seed{5}};
+  ModelAndDrafter whole, windowed;
+  windowed.drafter = make_model_drafter(*windowed.model, {.max_sequences = 2, .window = 12, .sinks = 3});
+  const std::vector<TokenId> text = random_ids(60, 1);
+  std::vector<std::vector<TokenId>> drafts;
+  for (ModelAndDrafter* worker : {&whole, &windowed}) {
+    ASSERT_TRUE(
+        worker->drafter->open({.sequence = kSequence, .ids = text, .prompt_length = 60, .sampling = noise})
+            .ok());
+    auto draft = draft_now(*worker->drafter, propose(60, {}, 6));
+    ASSERT_TRUE(draft.ok());
+    drafts.push_back(draft->ids);
+  }
+  EXPECT_EQ(drafts[0], drafts[1]);
+}
+
+// A text with more unread tokens than the window is read again from the window on. A text that went on beside
+// the worker costs no more than a new one.
+TEST(ModelDrafter, AWindowBoundsEveryPrefill) {
+  ModelAndDrafter worker;
+  worker.drafter = make_model_drafter(*worker.model, {.max_sequences = 2, .window = 12, .sinks = 3});
+  std::vector<TokenId> text = random_ids(40, 1);
+  ASSERT_TRUE(
+      worker.drafter->open({.sequence = kSequence, .ids = text, .prompt_length = 40, .sampling = {}}).ok());
+  ASSERT_TRUE(draft_now(*worker.drafter, propose(40, {}, 2)).ok());
+  const std::vector<TokenId> more = random_ids(30, 2);
+  text.insert(text.end(), more.begin(), more.end());
+  ASSERT_TRUE(worker.drafter->begin(propose(70, more, 1, 2)).ok());
+  std::vector<DraftAnswer> answers;
+  int passes = 0;  // of at most 16 rows
+  for (; answers.empty(); ++passes) ASSERT_TRUE(worker.drafter->work(answers));
+  EXPECT_LE(passes, 2) << "15 tokens, then the answer";
+  EXPECT_EQ(answers[0].draft.prefix_hash, prefix_hash(text));
+}
+
 // A sequence reuses the prefix that another open or closed sequence has prefilled, and its draft equals that
 // of a fresh worker. A text with another salt is prefilled whole. Kept texts are evicted when their memory is
 // needed.
