@@ -73,7 +73,7 @@ std::optional<StepPlan> PlanSource::receive(Transport& transport) {
       next_beat = Clock::now() + kPoll;
       const Status beat = transport.send(kCoordinatorPeer, Heartbeat{options_.generation});
       undelivered = beat.code() == StatusCode::kUnavailable ? undelivered + 1 : 0;
-      if (undelivered >= options_.most_undelivered) ended_ = unavailable("the coordinator is gone");
+      if (undelivered >= options_.most_undelivered) sent(transport, unavailable("the coordinator is gone"));
       continue;
     }
     if (auto* plan = std::get_if<StepPlan>(&incoming->message)) return std::move(*plan);
@@ -104,6 +104,16 @@ std::optional<StepPlan> PlanSource::next(Transport* transport) {
 
 void PlanSource::end(Status why) {
   if (ended_.ok()) ended_ = std::move(why);
+}
+
+// A coordinator that ends may have closed the connection while its Shutdown is still unread.
+void PlanSource::sent(Transport& transport, Status status) {
+  if (status.code() != StatusCode::kUnavailable) return end(std::move(status));
+  while (!leaving_) {
+    const auto incoming = transport.receive(Clock::now());
+    if (!incoming) return end(std::move(status));
+    leaving_ = std::holds_alternative<Shutdown>(incoming->message);
+  }
 }
 
 }  // namespace outrider

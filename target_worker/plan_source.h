@@ -33,6 +33,8 @@ class PlanSource {
   // Leader only: why there are no more plans, unless the coordinator sent a Shutdown.
   const Status& ended() const { return ended_; }
   void end(Status why);  // the first reason stays
+  // Leader only: `status` is of a message to the coordinator.
+  void sent(Transport& transport, Status status);
 
  private:
   std::optional<StepPlan> receive(Transport& transport);

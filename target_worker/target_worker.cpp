@@ -77,7 +77,7 @@ Status TargetWorker::run(Transport* transport) {
   if (transport) plans_.end(plans_.join(*transport));
   while (const auto plan = plans_.next(transport)) {
     StepResult result = step(*plan);
-    if (transport) plans_.end(transport->send(kCoordinatorPeer, std::move(result)));
+    if (transport) plans_.sent(*transport, transport->send(kCoordinatorPeer, std::move(result)));
   }
   return plans_.ended();
 }

@@ -302,6 +302,38 @@ TEST(TargetWorker, EndsWhenTheCoordinatorIsGone) {
   EXPECT_EQ(coordinator.undelivered, 10);
 }
 
+// Sends a plan and a Shutdown, and closes the connection before it takes the answer to the plan.
+class EndedCoordinator final : public Transport {
+ public:
+  Status send(PeerId, const Message& message) override {
+    return std::holds_alternative<Hello>(message) ? Status() : unavailable("the coordinator is gone");
+  }
+  std::optional<Incoming> receive(Clock::time_point) override {
+    switch (read_++) {
+      case 0:
+        return Incoming{kCoordinatorPeer, Welcome{.accepted = true}};
+      case 1:
+        return Incoming{kCoordinatorPeer, StepPlan{}};
+      case 2:
+        return Incoming{kCoordinatorPeer, Shutdown{}};
+      default:
+        return std::nullopt;
+    }
+  }
+  const TransportStats& stats() const override { return stats_; }
+
+ private:
+  int read_ = 0;
+  TransportStats stats_;
+};
+
+TEST(TargetWorker, AnUnreadShutdownIsNoLoss) {
+  Rank rank;
+  EndedCoordinator coordinator;
+  const Status end = rank.worker.run(&coordinator);
+  EXPECT_TRUE(end.ok()) << end.message();
+}
+
 // Told to leave before it was welcomed: the job failed elsewhere while this rank still loaded.
 TEST(TargetWorker, ShutdownInPlaceOfAWelcomeEndsIt) {
   for (const bool in_turns : {false, true}) {
