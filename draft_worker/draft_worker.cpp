@@ -66,16 +66,21 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
   RETURN_IF_ERROR(say_hello(transport, options));
   MovingDeadline deadline(Clock::now() + options.join_timeout);
   auto next_beat = Clock::now() + options.heartbeat;
+  Status gone;
   while (!deadline.is_over()) {  // other messages are ignored
     if (asked_to_leave(options)) return std::optional<Welcome>();
     // The coordinator may have to wait for its target, and takes a silent worker for dead.
     if (Clock::now() >= next_beat) {
       next_beat = Clock::now() + options.heartbeat;
-      (void)transport.send(kCoordinatorPeer, Heartbeat{options.generation});
+      const Status beat = transport.send(kCoordinatorPeer, Heartbeat{options.generation});
+      gone = beat.code() == StatusCode::kUnavailable ? beat : Status();
     }
     auto incoming = transport.receive(std::min(deadline.next_look(), Clock::now() + kLook));
-    if (!incoming) continue;
-    if (auto answer = answer_in(incoming->message)) return std::move(*answer);
+    if (incoming) {
+      if (auto answer = answer_in(incoming->message)) return std::move(*answer);
+    } else if (!gone.ok()) {
+      return gone;
+    }
   }
   return not_answered(options);
 }

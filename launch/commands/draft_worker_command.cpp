@@ -34,7 +34,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kJoinTimeout{10'000};
+// A coordinator may wait for its target as long. One that is gone is noticed at once.
+constexpr milliseconds kJoinTimeout{600'000};
 
 bool asked_to_leave() { return noted_signal() != 0; }
 

@@ -306,6 +306,25 @@ TEST(AJobThatNeverStopsTalking, HasADeadlineForItsAnswer) {
   EXPECT_EQ(join_coordinator(job, {.join_timeout = 50ms}).status().code(), StatusCode::kDeadlineExceeded);
 }
 
+// Takes a Hello, and then its connection is gone.
+class VanishedJob final : public Transport {
+ public:
+  Status send(PeerId, const Message& message) override {
+    return std::holds_alternative<Hello>(message) ? Status() : unavailable("the coordinator is gone");
+  }
+  std::optional<Incoming> receive(Clock::time_point) override { return std::nullopt; }
+  const TransportStats& stats() const override { return stats_; }
+
+ private:
+  TransportStats stats_;
+};
+
+TEST(AJobThatVanishes, IsNotWaitedFor) {
+  VanishedJob job;
+  const auto welcome = join_coordinator(job, {.heartbeat = 1ms, .join_timeout = 1h});
+  EXPECT_EQ(welcome.status().code(), StatusCode::kUnavailable);
+}
+
 TEST(AJobThatNeverStopsTalking, DoesNotKeepAWorkerThatIsAskedToLeave) {
   Chatterbox job;
   const auto asked = Clock::now();
