@@ -42,6 +42,8 @@ std::string text_of(const ReplayTable& table) {
                        r.sums.tokens_per_round(), row.mean_gamma(), r.gaps,
                        r.stops_early ? "  its stop rule was ignored" : "");
   }
+  if (const ReplayRow* best = table.best_fixed())
+    out += fmt::format("Regret: tokens/s lost against {}, the fastest fixed length here.\n", best->policy);
   if (std::any_of(table.rows.begin(), table.rows.end(),
                   [](const auto& row) { return row.result.stops_early; }))
     out +=
@@ -64,6 +66,11 @@ std::string explanation(const RoundRecord& record, const std::vector<std::string
       record.requests.size(), record.gamma_policy, record.max_num_seqs,
       caveats.empty() ? "exactly those of real runs, but for gaps." : "not exact.", c.verify.base * 1e3,
       c.verify.per_row * 1e3, c.draft.per_step * 1e3, c.exchange * 1e3);
+  constexpr double kLeastBase = 0.01;  // of a pass of one row
+  if (given.rows.points().empty() && c.verify.base < kLeastBase * (c.verify.base + c.verify.per_row))
+    out +=
+        "That fit says that a pass costs its rows and nothing else: it saw few kinds of passes, or a busy "
+        "machine. Give --row-costs.\n";
   if (given.given())
     out += fmt::format(
         "Given in passes of one row ({:.3f} ms): row costs {}, a draft token {}, a prompt token of the draft "
@@ -114,12 +121,12 @@ void add_replay_options(CLI::App& app, ReplayOptions& o) {
       "Costs of passes by rows, in passes of one row: 2=1.1 5=2.2 9=3.6. Policies know them and "
       "--draft-cost at the start. Default: the line that the recorded run fitted, unknown at first");
   app.add_option("--draft-cost", o.draft_cost, "Of a draft token, in passes of one row; 0: as recorded")
-      ->check(CLI::Range(0.0, 1e3))
+      ->check(number_in(0, 1e3))
       ->capture_default_str();
   app.add_option("--draft-prefill-cost", o.draft_prefill_cost,
                  "Of a token of a prompt, in passes of one row: the draft model prefills it before its first "
                  "draft")
-      ->check(CLI::Range(0.0, 1e3))
+      ->check(number_in(0, 1e3))
       ->capture_default_str();
   add_report_options(app, o.files);
 }
@@ -130,10 +137,17 @@ double ReplayRow::mean_gamma() const {
 }
 
 std::optional<double> ReplayTable::regret(const ReplayRow& row) const {
-  double best = 0;
-  for (const ReplayRow& other : rows)
-    if (other.is_fixed()) best = std::max(best, other.result.tokens_per_second());
-  return best > 0 ? std::optional(1 - row.result.tokens_per_second() / best) : std::nullopt;
+  const ReplayRow* const best = best_fixed();
+  if (!best || best->result.tokens_per_second() <= 0) return std::nullopt;
+  return 1 - row.result.tokens_per_second() / best->result.tokens_per_second();
+}
+
+const ReplayRow* ReplayTable::best_fixed() const {
+  const ReplayRow* best = nullptr;
+  for (const ReplayRow& row : rows)
+    if (row.is_fixed() && (!best || row.result.tokens_per_second() > best->result.tokens_per_second()))
+      best = &row;
+  return best;
 }
 
 Status run_replay(const ReplayOptions& options) {

@@ -26,7 +26,7 @@ struct ReplayOptions {
 struct ReplayRow {
   std::string policy;
   ReplayResult result;
-  bool is_fixed() const { return policy.starts_with("fixed:"); }
+  bool is_fixed() const { return policy == "fixed" || policy.starts_with("fixed:"); }
   double mean_gamma() const;
 };
 
@@ -37,6 +37,7 @@ struct ReplayTable {
   std::vector<std::string> caveats;  // why it is not what real runs would have done; empty: it is
   // Share of tokens/s lost against the fastest fixed length; empty where none was played.
   std::optional<double> regret(const ReplayRow& row) const;
+  const ReplayRow* best_fixed() const;  // null: there is none
 };
 
 void add_replay_options(CLI::App& app, ReplayOptions& options);

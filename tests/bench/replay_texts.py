@@ -51,6 +51,9 @@ def main():
     parser.add_argument("--policies", nargs="+", default=["ewma", "logistic", "goodput", "fixed:gamma=1", "fixed:gamma=2"])
     parser.add_argument("--costs", default=COSTS, help="of simulate replay; default: %(default)s")
     options = parser.parse_args()
+    for path in (options.outrider, options.record, options.prompts):
+        if not Path(path).is_file():
+            sys.exit(f"{path}: no such file")
     header, texts = texts_of(options.record)
     categories = [json.loads(line)["category"] for line in options.prompts.read_text(encoding="utf-8").splitlines()]
     if len(texts) != len(categories):
