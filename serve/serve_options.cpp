@@ -12,6 +12,7 @@
 #include "base/program/temporary_file.h"
 #include "serve/api/access.h"
 #include "serve/serve.h"
+#include "start/flags/number_range.h"
 #include "start/flags/options.h"
 #include "start/flags/speculative_config.h"
 #include "start/tree_option.h"
@@ -32,7 +33,7 @@ bool is_api_key(std::string_view key) {
 void add_seconds(CLI::App& app, const char* flag, std::chrono::milliseconds& time, const char* help) {
   app.add_option_function<double>(
          flag, [&time](double s) { time = std::chrono::milliseconds(static_cast<int64_t>(s * 1e3)); }, help)
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(number_in(0.001, 86400))
       ->default_str(fmt::format("{}", std::chrono::duration<double>(time).count()))
       ->group("Limits");
 }
@@ -129,12 +130,12 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   app.add_option("--request-timeout", o.request_timeout_s,
                  "Seconds after which a request that does not say `timeout` itself is given up; 0: never")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_in(0, 86400))
       ->group("Server")
       ->capture_default_str();
   app.add_option("--keep-alive-interval", o.keep_alive_s,
                  "Seconds between the comments that a stream gets until its first token; 0: none")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->check(number_in(0, 3600))
       ->group("Server")
       ->capture_default_str();
   add_limit_options(app, o);

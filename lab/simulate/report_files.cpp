@@ -10,14 +10,6 @@
 
 namespace outrider {
 
-CLI::Validator number_in(double least, double most) {
-  return {[=](const std::string& text) {
-            double value = 0;
-            const bool fits = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
-            return fits ? std::string() : fmt::format("{} must be {} to {}", text, least, most);
-          },
-          ""};
-}
 CLI::Validator milliseconds() { return number_in(0, 1e7); }
 CLI::Validator gigabits() { return number_in(0, 1e6); }
 

@@ -7,11 +7,10 @@
 
 #include "base/status.h"
 #include "lab/report/report.h"
+#include "start/flags/number_range.h"
 
 namespace outrider {
 
-// As CLI::Range, which lets NaN pass.
-CLI::Validator number_in(double least, double most);
 CLI::Validator milliseconds();
 CLI::Validator gigabits();
 

@@ -147,7 +147,7 @@ void add_run_options(CLI::App& app, RunCommandOptions& options) {
       ->capture_default_str();
   app.add_option("--guess-acceptance", f.guesses.acceptance,
                  "With them: chance that such a token is the one it draws")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_in(0, 1))
       ->capture_default_str();
   app.add_option("--delay-ms", f.delay_ms,
                  "One way between coordinator and drafters; with --costs more than that run had")
@@ -158,7 +158,7 @@ void add_run_options(CLI::App& app, RunCommandOptions& options) {
       ->capture_default_str();
   app.add_option("--loss", f.loss,
                  "Share of the drafts, and of the messages that ask for them, that get lost")
-      ->check(CLI::Range(0.0, 0.95))
+      ->check(number_in(0, 0.95))
       ->capture_default_str();
   app.add_option("--acceptance", f.acceptance,
                  "rates:0.8/0.7[,spread=S][,guess=G], length:TOKENS[/GAMMA] or trace:FILE; G: the chance of\n"
