@@ -111,7 +111,8 @@ EngineStatus CoordinatorEngine::status_now() const {
   const auto still = Clock::now() - moved_at_;
   const auto patience =
       std::clamp<Clock::duration>(2 * longest_turn_, limits_.stall_limit, kMaxPatience * limits_.stall_limit);
-  if (!serves || open_ == 0 || still <= patience) return {state_, reason_};
+  if (!serves) return {state_, reason_};
+  if (open_ == 0 || still <= patience) return {state_, ""};
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(still).count();
   return {EngineState::kFailed,
           fmt::format("the engine holds {} requests and has not moved for {} s; see what its threads do, or "
