@@ -187,6 +187,18 @@ class ChangedModule {
   json config_;
 };
 
+TEST(ModuleFiles, ThoseOfFamiliesWithGatedDeltaNetsAreRefusedByName) {
+  const std::pair<const char*, const char*> families[] = {{"qwen3-next", "Qwen3NextForCausalLM"},
+                                                          {"qwen3.5", "Qwen3_5ForCausalLM"}};
+  for (const auto& [name, architecture] : families) {
+    const auto model = testing::golden_model(name);
+    const auto refused = load(model, model);
+    ASSERT_FALSE(refused.ok()) << name;
+    for (const char* word : {architecture, "not supported", "--draft-model"})
+      EXPECT_NE(refused.status().message().find(word), std::string::npos) << refused.status().message();
+  }
+}
+
 TEST(ModuleFiles, WhatIsNotUnderstoodIsRefusedByName) {
   ChangedModule module;
   const auto rename = [](const std::string& from, const std::string& to) {
@@ -199,7 +211,6 @@ TEST(ModuleFiles, WhatIsNotUnderstoodIsRefusedByName) {
   const std::string prefix = testing::kOwnModule;
   module.expect_refused("index_topk", 2048, {"config.json", "index_topk", "not understood"});
   module.expect_refused("model_type", "glm9_moe", {"config.json", "model_type", "glm9_moe"});
-  module.expect_refused("model_type", "qwen3_next", {"config.json", "model_type", "qwen3_next"});
   module.expect_refused("num_nextn_predict_layers", 2, {"num_nextn_predict_layers", "2", "one module"});
   module.expect_refused("num_nextn_predict_layers", json(), {"num_nextn_predict_layers", "missing"});
   module.expect_refused("hidden_size", 38, {"hidden_size", "38", "36"});
