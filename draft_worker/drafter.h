@@ -56,8 +56,8 @@ struct ModelDrafterOptions {
   int32_t max_sequences = 16;
   // The number of closed sequences whose KV serves texts that begin alike, in KV blocks without other use.
   int32_t kept_texts = 0;
-  // Of a text with more than `sinks` + `window` tokens to prefill, the model reads the first `sinks` and the
-  // last `window` ones (attention sinks: Xiao et al. 2023, arXiv 2309.17453). 0: it reads the whole text.
+  // The model reads only the first `sinks` and the last `window` tokens of a text with more tokens to prefill
+  // (attention sinks: Xiao et al. 2023, arXiv 2309.17453). 0: it reads the whole text.
   int32_t window = 0, sinks = 4;
   std::vector<TokenId> eos_ids;  // a block ends at an end-of-sequence token
   int64_t vocab_size = 0;        // ids that may be drafted; 0: all. Excludes padding that the target lacks

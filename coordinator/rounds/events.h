@@ -93,8 +93,8 @@ struct RoundDone {
   int32_t emitted = 0;
   bool eos = false;  // the draft ended at an end-of-sequence token
   bool own = false;  // only the target may draft for it
-  // Of the drafted tokens (PlaceRule), where the worker sent them; with ProtocolOptions::record_guesses it
-  // does.
+  // Margins of the drafted tokens (PlaceRule), where the worker sent them. Workers send them with
+  // ProtocolOptions::record_guesses.
   std::vector<float> margins;
   // Whether the worker's guess for the token before `base` was right. Set if requested
   // (ProtocolOptions::record_guesses) and known.

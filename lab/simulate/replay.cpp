@@ -83,7 +83,7 @@ class Replay {
            c.verify.per_context * static_cast<double>(step.context);
   }
 
-  // What target and worker measure before they join.
+  // Gives the cost model the times that target and worker measure before they join.
   void tell_costs() {
     if (!given_.given()) return;
     PassTimes target{.row_ns = ns_of(pass_), .by_rows = {}};

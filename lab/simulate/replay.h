@@ -50,7 +50,7 @@ class RecordedText {
   std::vector<Guess> guesses_;           // by emitted token, from 0
   std::map<int32_t, int32_t> rejected_;  // position -> tokens until the draft ends, this one included
   std::map<int32_t, float> margins_;     // by position, of tested tokens
-  std::map<int32_t, std::vector<float>> behind_;  // position of a rejected token -> margins of those after it
+  std::map<int32_t, std::vector<float>> behind_;  // by position of a rejected token: margins of the next ones
 };
 
 struct ReplayResult {

@@ -166,8 +166,8 @@ TEST(ModelDrafter, AWindowLeavesPositionsAsTheyAre) {
   EXPECT_EQ(drafts[0], drafts[1]);
 }
 
-// A text with more unread tokens than the window is read again from the window on. A text that went on beside
-// the worker costs no more than a new one.
+// A text that went on without the worker by more tokens than the window is prefilled from the window on, and
+// costs no more than a new text.
 TEST(ModelDrafter, AWindowBoundsEveryPrefill) {
   ModelAndDrafter worker;
   worker.drafter = make_model_drafter(*worker.model, {.max_sequences = 2, .window = 12, .sinks = 3});
