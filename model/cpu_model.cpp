@@ -154,7 +154,7 @@ Result<LogitsShard> CpuModel::forward_first(std::span<const BatchSlice> batch, i
                                             std::span<ExitedTokens* const> exited) {
   CHECK(layers >= 1 && layers <= config_.num_layers, "{} layers of {}", layers, config_.num_layers);
   RETURN_IF_ERROR(make_room(batch));
-  // Later layers get no rows of these tokens, so no state takes them in.
+  // Later layers get no rows of these tokens, so the states of no layer take the tokens in.
   if (delta_nets_) delta_nets_->states.begin(batch, kv_, false);
   enter(batch);
   run_layers(batch, 0, layers);

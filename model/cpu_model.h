@@ -80,7 +80,7 @@ class CpuModel final : public Model {
   TakenUpRows taken_up_;
   std::unique_ptr<ExpertRows> experts_;  // null where the model has none
   std::unique_ptr<LatentRows> latent_;   // null where attention is not latent
-  // Of gated delta nets, where there are any.
+  // Present if the model has gated delta nets.
   struct DeltaNets {
     DeltaNetShape shape;
     RecurrentStates states;

@@ -20,7 +20,7 @@ inline constexpr const char *kGgufRopeFactors = "rope_freqs.weight",
 // `name` of the file stands in front of every message. Keys that could change what the model computes are
 // understood or refused by name.
 Result<nlohmann::json> gguf_config(const GgufContent& content, const std::string& name);
-// An error about that config in the words of the file: its own keys in place of those of config.json.
+// The same error with the keys of the GGUF file in place of those of config.json.
 Status in_words_of_gguf(const Status& status, const GgufContent& content, const std::string& name);
 
 // Rows of q and k that lie in pairs are marked (TensorInfo::paired_rows); tensors of all experts, of fused

@@ -23,7 +23,7 @@ struct RopeKind {
 using Keys = std::string_view;
 constexpr std::array kAlways =
     std::to_array<Keys>({"rope_type", "type", "rope_theta", "partial_rotary_factor"});
-// Of images: text has the same position in all sections.
+// Images use these keys. Text has the same position in all sections.
 constexpr std::array kImageKeys = std::to_array<Keys>({"mrope_section", "mrope_interleaved"});
 constexpr std::array kFactorKeys = std::to_array<Keys>({"factor"});
 // Hunyuan's scaling. With "alpha", its class in transformers reads no other key.

@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// What the launcher says of this rank, without MPI.
+// The rank as the launcher describes it in environment variables, without MPI.
 struct LaunchedRank {
   std::string job;  // unique on its host; empty: unknown, so that no rank is named
   int rank = 0, size = 1;

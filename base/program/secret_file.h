@@ -1,4 +1,4 @@
-// Who may read a file with a secret.
+// The check that a file with a secret is private.
 #pragma once
 
 struct stat;

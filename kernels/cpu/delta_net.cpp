@@ -1,6 +1,6 @@
 // Gated delta nets. A thread takes key heads of sequences, with the value heads that they serve. It brings a
-// few tokens at a time into the form that the states take (prepare), and then goes over columns of a state:
-// those of a block stay in the nearest cache while all of these tokens update them.
+// few tokens at a time into the form that the states take (prepare), and then goes over blocks of columns of
+// a state: a block stays in the nearest cache while all tokens update it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/delta_net.cpp"
 #include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set
@@ -98,7 +98,7 @@ void silu(float* x, int64_t n) {
   }
 }
 
-// Of a multiple of 16 floats, in 16 lanes by index % 16, then one tree.
+// n is a multiple of 16. Index i is added in lane i % 16, and one tree adds the lanes.
 float sum_of_squares(const float* x, int64_t n) {
   HWY_ALIGN float lanes[16] = {};
   for (int64_t i = 0; i < n; i += 16)

@@ -56,7 +56,7 @@ struct DeltaNetSequence {
   int64_t first_row = 0, rows = 0;  // among the rows of the pass
 };
 
-// What a thread computes beside the states. One per model.
+// Buffers of each thread for numbers that are not states. A model has one object.
 class DeltaNetScratch {
  public:
   DeltaNetScratch(int threads, const DeltaNetShape& shape);
