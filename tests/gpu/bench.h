@@ -18,6 +18,7 @@ namespace outrider::gpu {
 
 struct Settings {
   std::string json_file;
+  std::string only;      // a regular expression for the names of parts
   double seconds = 240;  // for everything; what does not fit is left out, and said
   bool tiny = false;     // shapes that the emulation can run
 };

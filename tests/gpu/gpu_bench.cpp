@@ -3,13 +3,15 @@
 // weights, in bf16, int8, fp8 and int4; products in fp16 and published formats. One table on standard output,
 // one JSON file. Beside what was measured stands what was expected (expected_times.h); what is off by more
 // than a factor of 1.5 is said, and listed in the file as `off`.
-//   gpu_bench [--json FILE] [--seconds N] [--tiny]
+//   gpu_bench [--json FILE] [--seconds N] [--only REGEX] [--tiny]
+// --only: the bandwidth, and the parts whose name it matches ("8B int4", "steps", "drafts").
 // Exit codes: 0, 3 where something failed (the rest is measured all the same), or 77 and the reason where
 // there is no GPU. --tiny: shapes that the emulation can run.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <regex>
 
 #include "tests/gpu/bench.h"
 #include "tests/gpu/published_schemes.h"
@@ -25,6 +27,7 @@ bool Bench::time_is_up(const std::string& what) {
 }
 
 void Bench::attempt(const std::string& what, const std::function<void()>& part) {
+  if (!std::regex_search(what, std::regex(settings.only))) return;
   try {
     part();
   } catch (const std::exception& error) {
@@ -188,8 +191,11 @@ int main_of(int argc, char** argv) {
       settings.json_file = argv[++i];
     else if (flag == "--seconds" && i + 1 < argc)
       settings.seconds = std::atof(argv[++i]);
+    else if (flag == "--only" && i + 1 < argc)
+      settings.only = argv[++i];
     else {
-      std::fprintf(stderr, "gpu_bench: %s? usage: gpu_bench [--json FILE] [--seconds N] [--tiny]\n",
+      std::fprintf(stderr,
+                   "gpu_bench: %s? usage: gpu_bench [--json FILE] [--seconds N] [--only REGEX] [--tiny]\n",
                    flag.c_str());
       return 2;
     }
@@ -207,6 +213,7 @@ int main_of(int argc, char** argv) {
 }  // namespace outrider::gpu
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what a time limit ends has shown its lines
   try {
     return outrider::gpu::main_of(argc, argv);
   } catch (const std::exception& error) {
