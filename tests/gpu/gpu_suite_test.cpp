@@ -85,6 +85,7 @@ class GpuSuite : public ::testing::Test {
     script("bin/mpirun", kMpirun);
     for (const char* name : {"cuda_test", "cuda_lossless_test", "device_group_test", "device_verifier_test"})
       script(std::string("bin/") + name, kTests);
+    script("bin/wgmma_bits", "#!/bin/sh\n");
     script("bin/gpu_bench", "#!/bin/sh\nexec \"" OUTRIDER_GPU_BENCH "\" --tiny \"$@\"\n");
     script("path/compute-sanitizer", kChecker);
     script("path/nvidia-smi", "#!/bin/sh\nexit 1\n");
@@ -141,11 +142,12 @@ const Names kCorrectness{"demo_plain",
                          "same_text_layerskip_1",
                          "same_text_layerskip_2",
                          "ops",
+                         "goldens",
                          "model",
-                         "collectives",
                          "verification",
                          "speculation_equals_plain",
                          "heads",
+                         "collectives",
                          "same_text_mpirun",
                          "nccl_between_gpus",
                          "threads_on_all_gpus",
@@ -163,8 +165,8 @@ TEST_F(GpuSuite, EveryStepRunsAndItsResultsAreRead) {
   ASSERT_TRUE(results_.is_object()) << outcome.describe();
   EXPECT_EQ(failed(), Names{}) << outcome.describe();
   Names expected = kCorrectness;
-  for (const char* name :
-       {"timings", "synth_8b", "pair", "pair_int8_draft", "pair_eagle3", "pair_layerskip", "peers"})
+  for (const char* name : {"wgmma_bits", "timings", "synth_8b", "pair", "pair_int8_draft", "pair_eagle3",
+                           "pair_layerskip", "peers"})
     expected.emplace_back(name);
   Names names = steps([](const auto&) { return true; });
   std::replace(names.begin(), names.end(), std::string("synth_1.1b"), std::string("synth_8b"));
@@ -210,21 +212,11 @@ TEST_F(GpuSuite, AStepWhoseResultIsWrongFails) {
   EXPECT_EQ(outcome.code, 1) << outcome.describe();
   ASSERT_TRUE(results_.is_object()) << outcome.describe();
   EXPECT_EQ(steps([](const auto&) { return true; }), kCorrectness);
-  const Names expected{"same_text_trees",
-                       "same_text_head_tree",
-                       "ops",
-                       "model",
-                       "collectives",
-                       "verification",
-                       "speculation_equals_plain",
-                       "heads",
-                       "nccl_between_gpus",
-                       "rows_of_q_by_nccl",
-                       "rows_of_states_by_nccl",
-                       "memory_check",
-                       "race_check",
-                       "memory_check_wide",
-                       "race_check_wide"};
+  const Names expected{
+      "same_text_trees",   "same_text_head_tree",      "ops",          "goldens",     "model",
+      "verification",      "speculation_equals_plain", "heads",        "collectives", "nccl_between_gpus",
+      "rows_of_q_by_nccl", "rows_of_states_by_nccl",   "memory_check", "race_check",  "memory_check_wide",
+      "race_check_wide"};
   EXPECT_EQ(failed(), expected) << outcome.describe();
   for (const auto& step : results_["steps"])
     if (step["name"] == "ops") {
