@@ -21,6 +21,7 @@
 #include "base/program/temporary_file.h"
 #include "base/threads.h"
 #include "lab/bench/bench.h"
+#include "lab/perplexity/perplexity.h"
 #include "lab/serve_bench/serve_bench.h"
 #include "lab/simulate/simulate.h"
 #include "lab/study/study.h"
@@ -225,6 +226,12 @@ int run(int argc, char** argv) {
   CLI::App* quantize =
       app.add_subcommand("quantize", "Write a model directory with int8, int4 or fp8 weights");
   add_quantize_options(*quantize, quantize_options);
+  PerplexityOptions perplexity_options;
+  CLI::App* perplexity =
+      app.add_subcommand("perplexity", "How well a model predicts a text, and what its formats change");
+  add_perplexity_options(*perplexity, perplexity_options);
+  std::string perplexity_config_file;
+  add_config_layer(*perplexity, perplexity_config_file);
   std::string key_file;
   CLI::App* keygen = app.add_subcommand("keygen", "Make keys for connections that leave the machine");
   keygen->add_option("-o,--output", key_file, "File to create, mode 0600; the public key goes to FILE.pub")
@@ -292,7 +299,7 @@ int run(int argc, char** argv) {
   if (*doctor && !MpiCluster::is_first()) return kExitOk;  // the first rank prints the findings of all
   if (MpiCluster::is_first()) std::fputs(explain_unread_variables(app, environ).c_str(), stderr);
   if (MpiCluster::launched())
-    for (const CLI::App* alone : {bench, serve_bench, synth, simulate, study, quantize, keygen})
+    for (const CLI::App* alone : {bench, serve_bench, synth, simulate, study, quantize, perplexity, keygen})
       if (*alone)
         return refuse(
             fmt::format("outrider: {} is one process; start it without mpirun\n", alone->get_name()));
@@ -319,6 +326,7 @@ int run(int argc, char** argv) {
     if (*simulate) return simulate_command.run();
     if (*study) return run_study(study_options);
     if (*quantize) return run_quantize(quantize_options);
+    if (*perplexity) return run_perplexity(perplexity_options);
     if (*serve) return run_serve(serve_options);
     if (*batch) return run_batch(batch_options);
     if (*chat) return run_chat(chat_settings);

@@ -82,7 +82,8 @@ Status quantize(const QuantizeOptions& o) {
 void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
   app.footer(
       "Example:\n  outrider quantize --model MODEL --weight-format int8 --output MODEL-int8\n"
-      "The new directory gives the same text as MODEL with the same --weight-format.");
+      "The new directory gives the same text as MODEL with the same --weight-format. What it lost:\n"
+      "  outrider perplexity MODEL-int8 --file TEXT --base MODEL");
   finds_model(app.add_option("-m,--model", o.model,
                              "Directory of the model, or the hub's name of one in its cache, org/name"))
       ->required();

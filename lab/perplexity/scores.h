@@ -1,0 +1,42 @@
+// Sums over the scored positions of a text.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/types.h"
+
+namespace outrider {
+
+// Negative log-likelihoods, in nats.
+class Likelihood {
+ public:
+  void add(double nll);
+  int64_t count() const { return count_; }
+  double perplexity() const;
+  // The standard error of perplexity(): that of the mean likelihood, times the perplexity.
+  double error() const;
+
+ private:
+  int64_t count_ = 0;
+  double sum_ = 0, squares_ = 0;
+};
+
+// What a model changes against a base model at the same positions.
+struct Difference {
+  int64_t count = 0;
+  double divergence_sum = 0;  // Kullback-Leibler, base against model, in nats
+  double divergence_max = 0;
+  int64_t same_top = 0;  // positions where both have the same most likely token
+
+  double mean_divergence() const { return divergence_sum / static_cast<double>(count); }
+  double same_top_share() const { return static_cast<double>(same_top) / static_cast<double>(count); }
+};
+
+// log(sum(exp(logits))), in double.
+double log_sum_exp(std::span<const float> logits);
+
+// Adds a position at which `base` and `model` have these logits.
+void add_difference(std::span<const float> base, std::span<const float> model, Difference& to);
+
+}  // namespace outrider

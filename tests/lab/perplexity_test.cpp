@@ -1,0 +1,118 @@
+// `outrider perplexity`: its sums, and the command on the demo pair.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "lab/perplexity/scores.h"
+#include "tests/support/program.h"
+#include "tests/support/source_dir.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+TEST(Scores, PerplexityIsTheExponentOfTheMean) {
+  Likelihood likelihood;
+  for (const double nll : {1.0, 2.0, 3.0}) likelihood.add(nll);
+  EXPECT_EQ(likelihood.count(), 3);
+  EXPECT_NEAR(likelihood.perplexity(), std::exp(2.0), 1e-12);
+  EXPECT_NEAR(likelihood.error(), std::exp(2.0) * std::sqrt(2.0 / 3 / 2), 1e-12);
+}
+
+TEST(Scores, DivergenceOfTwoDistributions) {
+  // (1/2, 1/4, 1/4) against (1/4, 1/2, 1/4), logits with an offset: ln(2) / 2 - ln(2) / 4.
+  const std::vector<float> base{std::log(2.0f), 0, 0}, model{1000, 1000 + std::log(2.0f), 1000};
+  Difference difference;
+  add_difference(base, base, difference);
+  EXPECT_EQ(difference.divergence_sum, 0);
+  EXPECT_EQ(difference.same_top, 1);
+  add_difference(base, model, difference);
+  EXPECT_NEAR(difference.divergence_max, std::log(2.0) / 4, 1e-4);
+  EXPECT_NEAR(difference.mean_divergence(), std::log(2.0) / 8, 1e-4);
+  EXPECT_EQ(difference.same_top_share(), 0.5);
+  EXPECT_NEAR(log_sum_exp(model), 1000 + std::log(4.0), 1e-4);
+}
+
+class Perplexity : public ::testing::Test {
+ protected:
+  Outcome perplexity(const Arguments& more) {
+    Arguments arguments{"perplexity", (source_dir() / "launch/demo_pair/target").string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return outrider_program(arguments);
+  }
+  const TemporaryDirectory dir_;
+};
+
+// The log-probabilities that `generate` reports for its tokens are those that the text is scored with.
+TEST_F(Perplexity, IsThatOfTheTokensLogProbabilities) {
+  const std::string prompt = "Once upon a time";
+  const Outcome generated = outrider_program(
+      {"generate", "--model", source_dir() / "launch/demo_pair/target", "--prompt", prompt, "--max-tokens",
+       "60", "--ignore-eos", "--temperature", "1", "--logprobs", "0", "--output", dir_ / "out.jsonl"});
+  ASSERT_TRUE(generated.succeeded()) << generated.describe();
+  const json result = json::parse(read_file(dir_ / "out.jsonl"));
+  const std::string text = prompt + result["text"].get<std::string>();
+  const auto first = result["usage"]["prompt_tokens"].get<size_t>(), length = first + 60;
+  double nll = 0;
+  size_t count = 0;
+  for (size_t i = length / 2 + 1 - first; i < 60; ++i, ++count)
+    nll -= result["logprobs"][i]["logprob"].get<double>();
+
+  const Outcome run = perplexity({"--file", dir_.write("text.txt", text), "--ctx-size",
+                                  std::to_string(length), "--report", dir_ / "report.json"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const json report = json::parse(read_file(dir_ / "report.json"));
+  EXPECT_EQ(report["scored_tokens"], count);
+  EXPECT_NEAR(std::log(report["model"]["perplexity"].get<double>()), nll / static_cast<double>(count), 1e-4);
+  EXPECT_NE(run.out.find("perplexity "), std::string::npos) << run.describe();
+  EXPECT_FALSE(report.contains("base"));
+}
+
+TEST_F(Perplexity, OfABaseTellsWhatTheFormatChanged) {
+  std::string text;
+  for (int i = 0; i < 40; ++i)
+    text += "The little dog was happy. She saw a big red ball in the park and ran to it. ";
+  const std::filesystem::path file = dir_.write("text.txt", text);
+  const auto compared = [&](const Arguments& more) {
+    Arguments arguments{"--file",   file, "--ctx-size", "64",
+                        "--chunks", "3",  "--report",   dir_ / "report.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome run = perplexity(arguments);
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    EXPECT_NE(run.out.find("KL divergence"), std::string::npos) << run.describe();
+    return json::parse(read_file(dir_ / "report.json"));
+  };
+  const json same = compared({"--base", source_dir() / "launch/demo_pair/target"});
+  EXPECT_EQ(same["scored_tokens"], 3 * 31);
+  EXPECT_EQ(same["ratio"], 1);
+  EXPECT_EQ(same["kl_divergence"]["largest"], 0);
+  EXPECT_EQ(same["same_top_token"], 1);
+
+  const json coarse = compared({"--weight-format", "int4", "--base-weight-format", "bf16"});
+  EXPECT_GT(coarse["kl_divergence"]["mean"].get<double>(), 0);
+  EXPECT_LT(coarse["kl_divergence"]["mean"].get<double>(), 1);
+  EXPECT_EQ(coarse["base"]["perplexity"], same["model"]["perplexity"]);
+}
+
+TEST_F(Perplexity, RefusesWhatItCannotScore) {
+  const std::string text = dir_.write("text.txt", "A short text of a few more words, which are read.").string();
+  for (const auto& [arguments, words] : std::vector<std::pair<Arguments, std::string>>{
+           {{"--file", text}, "--ctx-size"},
+           {{"--file", (dir_ / "none.txt").string()}, "none.txt"},
+           {{"--file", dir_.write("bytes.txt", "\xff\xfe").string()}, "UTF-8"},
+           {{"--file", text, "--ctx-size", "100000"}, "supports"},
+           {{"--file", text, "--ctx-size", "2"}, "--ctx-size"},
+           {{"--file", text, "--weight-format", "int5"}, "int5"},
+           {{"--file", text, "--ctx-size", "8", "--base", (dir_ / "model").string()}, "--base"}}) {
+    const Outcome run = perplexity(arguments);
+    EXPECT_EQ(run.code, 2) << run.describe();
+    EXPECT_NE(run.err.find(words), std::string::npos) << run.describe();
+  }
+}
+
+}  // namespace
+}  // namespace outrider::testing
