@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 rm -rf "$work"
 mkdir -p "$work"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-OUTRIDER_BUILD=$build launch/gpu_suite "$work/outrider_gpu_suite.tar.xz"
+OUTRIDER_BUILD=$build GPU_SUITE_FAST=1 launch/gpu_suite "$work/outrider_gpu_suite.tar.xz"
 tar -C "$work" -xJf "$work/outrider_gpu_suite.tar.xz"
 bundle=$work/outrider_gpu_suite
 code=0
