@@ -1,7 +1,8 @@
 # Build rules shared by every folder. Sources are united in groups before they are compiled (CMAKE_UNITY_BUILD of the
 # presets): headers and templates are most of the compiler's work on one. Names in anonymous namespaces are therefore
 # different within a folder, and within a test program. The sources of each test program are united. What tests replace,
-# the sources with a form for the emulation or for builds without CUDA, is not: a linker takes objects whole.
+# the sources with a form for the emulation or for builds without CUDA, is not: a linker takes objects whole. Their form for
+# the emulation is (tests/CMakeLists.txt).
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
