@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "base/cuda.h"
 #include "model/cuda_backend.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/heads/own_module.h"
@@ -22,7 +23,7 @@ using testing::TestCluster;
 constexpr Device kDevice{.kind = Device::Kind::kCuda};
 
 // The emulation takes its time.
-bool emulated() { return describe_cuda().front() == "emulation"; }
+bool emulated() { return cuda::version_text() == "emulation"; }
 
 std::vector<Request> some_requests(int gamma) {
   std::mt19937 random(3);
