@@ -62,7 +62,7 @@ class Copies {
   int groups_ = 0;    // from there on
 };
 
-struct Thread {
+struct alignas(64) Thread {  // what a switch reads is in one line of the cache
   Thread();
   Fiber fiber;
   int exchanges = 0;
@@ -104,7 +104,7 @@ struct Block {
 
   Thread& here() { return *threads[place.thread.x]; }
   Warp& warp() { return warps[place.thread.x / kWarp]; }
-  void wait(State state) {
+  [[gnu::always_inline]] void wait(State state) {
     states[place.thread.x] = state;
     here().fiber.yield();
   }
@@ -187,7 +187,7 @@ void Block::run() {
 }
 
 // Puts this lane's words where the warp sees them, waits for all lanes, and tells which of the two buffers.
-int meet(std::span<const uint32_t> words) {
+[[gnu::always_inline]] inline int meet(std::span<const uint32_t> words) {
   Block& b = block();
   CHECK(words.size() <= kWords, "{} words", words.size());
   Warp& warp = b.warp();
@@ -196,6 +196,11 @@ int meet(std::span<const uint32_t> words) {
   warp.has_sums[buffer] = false;
   b.wait(State::kAtExchange);
   return buffer;
+}
+
+[[gnu::always_inline]] inline const uint32_t* exchange_here(std::span<const uint32_t> words) {
+  const int buffer = meet(words);
+  return block().warp().words[buffer];
 }
 
 // All lanes' sums of one mma. The layout of fragments is the one of the PTX ISA. The hardware's order of
@@ -240,10 +245,7 @@ constinit thread_local Place place;
 uint64_t kernels_run() { return kernel_count.load(std::memory_order_relaxed); }
 uint64_t copied_bytes() { return bytes_copied.load(std::memory_order_relaxed); }
 
-const uint32_t* exchange(std::span<const uint32_t> words) {
-  const int buffer = meet(words);
-  return block().warp().words[buffer];
-}
+const uint32_t* exchange(std::span<const uint32_t> words) { return exchange_here(words); }
 
 void wait_for_copies(int pending) { block().here().copies.wait(pending); }
 
@@ -285,14 +287,14 @@ void sync_warp() { emulation::block().wait(emulation::State::kAtWarpBarrier); }
 float shuffle_xor(float value, int lanes) {
   uint32_t bits;
   std::memcpy(&bits, &value, 4);
-  const uint32_t* all = emulation::exchange({&bits, 1});
+  const uint32_t* all = emulation::exchange_here({&bits, 1});
   const unsigned lane = emulation::place.thread.x % kWarp;
   std::memcpy(&value, all + (lane ^ static_cast<unsigned>(lanes)) * emulation::kWords, 4);
   return value;
 }
 
 uint32_t transpose_8x8(uint32_t pair) {
-  const uint32_t* all = emulation::exchange({&pair, 1});
+  const uint32_t* all = emulation::exchange_here({&pair, 1});
   const unsigned lane = emulation::place.thread.x % kWarp, column = lane / 4, row = lane % 4 * 2;
   const auto element = [&](unsigned r) {
     const uint32_t word = all[(r * 4 + column / 2) * emulation::kWords];
@@ -301,7 +303,7 @@ uint32_t transpose_8x8(uint32_t pair) {
   return element(row) | element(row + 1) << 16;
 }
 
-uint32_t of_first_lane(uint32_t value) { return emulation::exchange({&value, 1})[0]; }
+uint32_t of_first_lane(uint32_t value) { return emulation::exchange_here({&value, 1})[0]; }
 void await_inputs() {
   emulation::block().here().has_inputs = true;
   emulation::races::await_inputs();

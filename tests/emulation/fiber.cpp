@@ -25,6 +25,26 @@ int64_t next_stack_bytes() {
 }
 }  // namespace
 
+#ifdef OUTRIDER_INLINE_FIBERS
+
+Fiber::Fiber(Body body, void* argument) : stack_(next_stack_bytes()) {
+  constexpr size_t kAlignment = 16;
+  const auto top = reinterpret_cast<uintptr_t>(stack_.data() + stack_.size()) / kAlignment * kAlignment;
+  // As behind a call from nowhere: buffers are zero, so debuggers and exceptions find an end of the stack.
+  inside_ = {.stack = reinterpret_cast<void*>(top - sizeof(void*)),
+             .frame = nullptr,
+             .code = reinterpret_cast<void*>(&Fiber::enter),
+             .body = body,
+             .argument = argument};
+}
+
+void Fiber::enter(Place*, Place* to) noexcept {
+  to->body(to->argument);
+  __builtin_unreachable();
+}
+
+#else
+
 // A fiber starts by swapcontext, which makes two system calls for the signal mask. Later switches are the
 // compiler's own setjmp, which stores where to go on and leaves it to the function around it to keep what it
 // needs: a few instructions. The sanitizers follow swapcontext, so there it stays.
@@ -126,6 +146,7 @@ void Fiber::yield() {
   if (__builtin_setjmp(c.inside_jump) == 0) jump(outside_jump);
 }
 
+#endif
 #endif
 
 }  // namespace outrider::cuda::emulation
