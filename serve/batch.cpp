@@ -4,13 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -24,6 +21,7 @@
 #include "base/shortened.h"
 #include "base/threads.h"
 #include "requests/output.h"
+#include "serve/api/desk.h"
 #include "serve/engine/engine_run.h"
 #include "serve/serve.h"
 #include "start/coordinator_run.h"
@@ -38,51 +36,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
-
-// Runs tasks in order, some after a delay; replaces a server's thread of the sockets.
-class Desk {
- public:
-  ~Desk() {
-    std::multimap<Clock::time_point, std::function<void()>> dropped;
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    is_closed_ = true;
-    dropped.swap(tasks_);
-  }
-  void post(std::function<void()> task) { post_at(Clock::now(), std::move(task)); }
-  void post_at(Clock::time_point at, std::function<void()> task) {
-    {
-      const std::lock_guard<std::recursive_mutex> lock(mutex_);
-      if (is_closed_) return;
-      tasks_.emplace(at, std::move(task));
-    }
-    changed_.notify_one();
-  }
-  // Runs until `done`, which is checked after every task.
-  void run(const std::function<bool()>& done) {
-    while (!done()) {
-      std::unique_lock<std::recursive_mutex> lock(mutex_);
-      if (tasks_.empty()) {
-        changed_.wait_for(lock, std::chrono::milliseconds(200));
-        continue;
-      }
-      const auto first = tasks_.begin();
-      if (first->first > Clock::now()) {
-        changed_.wait_until(lock, std::min(first->first, Clock::now() + std::chrono::milliseconds(200)));
-        continue;
-      }
-      const std::function<void()> task = std::move(first->second);
-      tasks_.erase(first);
-      lock.unlock();
-      task();
-    }
-  }
-
- private:
-  std::recursive_mutex mutex_;  // dropping a task may post another one
-  std::condition_variable_any changed_;
-  bool is_closed_ = false;
-  std::multimap<Clock::time_point, std::function<void()>> tasks_;  // tasks with equal times in their order
-};
 
 // The answer to one line.
 class LineReply final : public HttpReply {
