@@ -198,8 +198,6 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
                                      std::to_string(o.models.draft_vocab_size),
                                      "--draft-window",
                                      std::to_string(o.models.draft_window),
-                                     "--draft-sinks",
-                                     std::to_string(o.models.draft_sinks),
                                      "--activation-format",
                                      o.models.activation_format,
                                      "--q-format",
@@ -208,6 +206,7 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
   const auto add = [&](const char* flag, const std::string& value) {
     arguments.insert(arguments.end(), {flag, value});
   };
+  if (o.models.draft_sinks) add("--draft-sinks", std::to_string(o.models.sinks()));
   if (!o.models.draft_model.empty()) add("--draft-model", o.models.draft_model);
   if (!o.models.uses_draft_model() || o.models.drafts_from_both()) add("--drafter", o.models.drafter);
   add("--draft-drafter", o.models.draft_drafter);

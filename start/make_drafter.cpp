@@ -44,7 +44,7 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
       make_model_drafter(*model, {.max_sequences = models.sequences(),
                                   .kept_texts = models.prefix_caching == "on" ? models.sequences() : 0,
                                   .window = models.draft_window,
-                                  .sinks = models.draft_sinks,
+                                  .sinks = models.sinks(),
                                   .eos_ids = std::move(eos_ids),
                                   .vocab_size = models.draft_vocab_size > 0
                                                     ? std::min(vocab_size, int64_t{models.draft_vocab_size})

@@ -341,7 +341,8 @@ int MpiCluster::run_group(const GroupRank& rank) {
 int MpiCluster::run(const ClusterSettings& settings, const Coordinate& coordinate) {
   std::optional<PreflightWatch> watch;
   if (settings.mpi.preflight)
-    watch.emplace(launched_rank(), std::chrono::seconds(settings.mpi.preflight_timeout_s),
+    watch.emplace(launched_rank(),
+                  std::chrono::seconds(settings.mpi.preflight_timeout_s.value_or(kDefaultPreflightTimeout)),
                   [] { _exit(kExitRuntime); });
   const MpiSession session;
   try {

@@ -292,7 +292,7 @@ Result<RankSetup> draft_setup(const RoleSettings& settings, const Preparation& p
                                          {"--draft-weight-format", m.draft_weight_format},
                                          {"--draft-vocab-size", std::to_string(m.draft_vocab_size)},
                                          {"--draft-window", std::to_string(m.draft_window)},
-                                         {"--draft-sinks", std::to_string(m.draft_sinks)},
+                                         {"--draft-sinks", std::to_string(m.sinks())},
                                          {"--activation-format", m.activation_format},
                                          {"--kv-dtype", m.kv_dtype},
                                          {"--device", device_kind(m)},

@@ -167,8 +167,12 @@ static Status check_draft_window(const ModelSettings& m) {
   constexpr int kMost = 1 << 24;
   if (m.draft_window < 0 || m.draft_window > kMost)
     return invalid_argument(fmt::format("--draft-window {}: must be 0 to {}", m.draft_window, kMost));
-  if (m.draft_sinks < 0 || m.draft_sinks > kMost)
-    return invalid_argument(fmt::format("--draft-sinks {}: must be 0 to {}", m.draft_sinks, kMost));
+  if (m.sinks() < 0 || m.sinks() > kMost)
+    return invalid_argument(fmt::format("--draft-sinks {}: must be 0 to {}", m.sinks(), kMost));
+  if (m.draft_sinks && m.draft_window == 0)
+    return invalid_argument(fmt::format(
+        "--draft-sinks {} is of --draft-window, which is missing; add --draft-window N, or drop it",
+        m.sinks()));
   if (m.draft_window > 0 && !m.uses_draft_model())
     return invalid_argument(
         fmt::format("--draft-window {} needs a draft model (--draft-model DIR, not a head)", m.draft_window));
@@ -205,7 +209,12 @@ Status check_drafter_settings(const RoleSettings& settings) {
         fmt::format("--fanout-budget {}: must be 1 to {}", s.fanout_budget, kMaxFanoutBudget));
   if (m.max_num_seqs < 1 || m.max_num_seqs > kMaxSequences)
     return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to {}", m.max_num_seqs, kMaxSequences));
-  if (m.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
+  if (m.max_model_len < 0 || m.max_model_len == 1)
+    return invalid_argument(
+        fmt::format("--max-model-len {}: a context holds 2 tokens at least, one of a prompt and one of its "
+                    "text; 0 is the "
+                    "model's own",
+                    m.max_model_len));
   if (m.kv_cache_tokens != 0 && m.kv_cache_tokens < kMinKvCacheTokens)
     return invalid_argument(
         fmt::format("--kv-cache-tokens {}: must be 0, or at least {}", m.kv_cache_tokens, kMinKvCacheTokens));
@@ -298,6 +307,10 @@ static Status check_joining_targets(const ClusterSettings& settings) {
 }
 
 Status check_pool_settings(const ClusterSettings& settings) {
+  if (settings.mpi.preflight_timeout_s && !settings.mpi.preflight)
+    return invalid_argument(
+        fmt::format("--preflight-timeout {} is of --preflight, which is missing; add --preflight, or drop it",
+                    *settings.mpi.preflight_timeout_s));
   const PoolSettings& p = settings.pool;
   if (p.num_draft_workers < 1 || p.num_draft_workers > kMaxDraftWorkers)
     return invalid_argument(

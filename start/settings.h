@@ -15,6 +15,8 @@
 namespace outrider {
 
 // The models, their devices, and the length of texts.
+constexpr int kDefaultDraftSinks = 4, kDefaultPreflightTimeout = 60;
+
 struct ModelSettings {
   std::string model;
   std::string model_of_hub;  // the model as it was named, "org/name:Q4_K_M"; empty: by a path
@@ -33,7 +35,8 @@ struct ModelSettings {
   std::string weight_format = "auto", draft_weight_format = "auto";
   std::string activation_format = "auto";  // of target and draft
   int draft_vocab_size = 0;                // ids below it are drafted; 0: all
-  int draft_window = 0, draft_sinks = 4;   // tokens of a longer text that the draft model reads; 0: all
+  int draft_window = 0;                    // last tokens of a longer text that the draft model reads; 0: all
+  std::optional<int> draft_sinks;          // and first ones, with draft_window; default: kDefaultDraftSinks
   std::string kv_dtype = "auto";
   std::string isa = "auto";
   std::string device = "auto";             // cpu, cuda, cuda:N; auto: cpu
@@ -45,7 +48,8 @@ struct ModelSettings {
   int startup_timeout_s = 600;
 
   // The most tokens of a text that the draft model prefills; 0: all.
-  int draft_max_prefill() const { return draft_window > 0 ? draft_window + draft_sinks : 0; }
+  int draft_max_prefill() const { return draft_window > 0 ? draft_window + sinks() : 0; }
+  int sinks() const { return draft_sinks.value_or(kDefaultDraftSinks); }
   int sequences() const { return data_parallel_size * max_num_seqs; }  // of all groups
   // The run has a drafter of its own; others may join.
   bool has_drafter() const { return !draft_model.empty() || drafts_from_text() || exits_early(); }
@@ -112,7 +116,7 @@ struct MpiSettings {
   bool allow_remote = false;  // on several hosts: the coordinator listens on the network
   std::string bind_host;      // its address there; empty: that of its host name
   bool preflight = false;     // check the job and end (preflight.h)
-  int preflight_timeout_s = 60;
+  std::optional<int> preflight_timeout_s;  // default: kDefaultPreflightTimeout
 };
 
 // All settings for the start of a run.

@@ -395,7 +395,7 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       ->capture_default_str();
   app.add_option("--draft-sinks,--speculative-draft-sink-size", o.models.draft_sinks,
                  "Tokens at the beginning of a text that the draft model reads with --draft-window")
-      ->capture_default_str();
+      ->default_str(std::to_string(kDefaultDraftSinks));
   app.add_option(
          "--q-format", o.speculation.q_format,
          "hidden: have the model's output head ready, in int8, for jobs with --q-format hidden; the job "

@@ -33,8 +33,9 @@ class Applier {
 
  private:
   Status apply(const std::string& key, const toml::node& node) {
-    CLI::Option* const option =
-        key != "help" && key != "config" ? command_.get_option_no_throw("--" + key) : nullptr;
+    if (key == "config" || key == "help")
+      return toml_error(node, key, "is a flag of the command line only; take it out of this file");
+    CLI::Option* const option = command_.get_option_no_throw("--" + key);
     if (!option) {
       const std::string nearest = nearest_flag(command_, "--" + key);
       return toml_error(node, key,

@@ -179,7 +179,7 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
   app.add_option("--draft-sinks,--speculative-draft-sink-size", m.draft_sinks,
                  "Tokens at the beginning of a text that the draft model reads with --draft-window")
       ->group("Models")
-      ->capture_default_str();
+      ->default_str(std::to_string(kDefaultDraftSinks));
   app.add_option(
          "--activation-format", m.activation_format,
          "Inputs of products with quantised files (GGUF, GPTQ, AWQ, ...) on the CPU: int8 or bf16; auto: "
@@ -253,7 +253,7 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
                  "Seconds in which all ranks must have begun the preflight; those that have not are named")
       ->check(CLI::Range(1, 3600))
       ->group("Models")
-      ->capture_default_str();
+      ->default_str(std::to_string(kDefaultPreflightTimeout));
 }
 
 void add_pool_options(CLI::App& app, PoolSettings& o) {
@@ -449,7 +449,9 @@ void add_log_options(CLI::App& app, LogFlags& flags) {
 }
 
 void add_report_options(CLI::App& app, RunFiles& files, bool& quiet) {
-  app.add_option("--report", files.report, "Write every metric of the run here, as JSON")->group("Reports");
+  app.add_option("--report", files.report,
+                 "Write every metric of the run here, as JSON; an older report is replaced")
+      ->group("Reports");
   app.add_option("--trace", files.trace, "Write a Chrome trace here (open it in Perfetto)")->group("Reports");
   app.add_flag("-q,--quiet", quiet, "No progress and no report on standard error")->group("Reports");
 }
@@ -482,7 +484,7 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "lines anyway with --prompts")
       ->group("Requests");
   app.add_flag("--overwrite", o.files.overwrite,
-               "Replace an --output file that exists; without it that is an error")
+               "Replace files of --output and --record-rounds that exist; without it that is an error")
       ->group("Requests");
   app.add_option(
          "--resume", o.files.resume,

@@ -114,7 +114,7 @@ TEST_F(Settings, ABadFileIsToldWithItsNameAndKey) {
   refused("rule = [\"greedy\"]\n", "1: rule: must be a text in quotes");
   refused("tensor_parallel_size = 2\n\ntp = 1\n", "3: tp: is there twice");
   refused("[bench]\nmax-tokens = 3\n", "1: bench: `outrider generate` has no such option");
-  refused("config = \"other.toml\"\n", "1: config: ");
+  refused("config = \"other.toml\"\n", "1: config: is a flag of the command line only");
   refused("\nmax-tokens = 3 4\n", "2: ");
   refused("\n\ndraft-model = /models/draft\n", "3: ");
   refused("[generate\n", "1: ");
