@@ -57,13 +57,14 @@ Status check_distinct(std::span<const std::pair<const char*, std::string>> files
   return {};
 }
 
-Status check_overwritten(const std::string& output, bool overwrite, const std::string& resume) {
+Status check_overwritten(const char* flag, const std::string& file, bool overwrite,
+                         const std::string& resume) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (overwrite || output.empty() || output == "-" || !TemporaryFile::replaces(output)) return {};
-  if (!resume.empty() && fs::equivalent(output, resume, ignored)) return {};
+  if (overwrite || file.empty() || file == "-" || !TemporaryFile::replaces(file)) return {};
+  if (!resume.empty() && fs::equivalent(file, resume, ignored)) return {};
   return invalid_argument(
-      fmt::format("--output {}: exists already; choose another name, or add --overwrite", output));
+      fmt::format("{} {}: exists already; choose another name, or add --overwrite", flag, file));
 }
 
 Status write_file(const std::string& path, const std::string& content) {
@@ -81,7 +82,8 @@ Status write_trace(const std::string& path, const Trace& trace) {
 Result<Output> Output::open(OutputOptions options, const Tokenizer& tokenizer) {
   const RunFiles files = options.files;
   RETURN_IF_ERROR(check_distinct(files));
-  RETURN_IF_ERROR(check_overwritten(files.output, files.overwrite, files.resume));
+  RETURN_IF_ERROR(check_overwritten("--output", files.output, files.overwrite, files.resume));
+  RETURN_IF_ERROR(check_overwritten("--record-rounds", files.record_rounds, files.overwrite));
   RETURN_IF_ERROR(check_writable("--report", files.report));
   RETURN_IF_ERROR(check_writable("--trace", files.trace));
   RETURN_IF_ERROR(check_writable("--record-rounds", files.record_rounds));

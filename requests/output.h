@@ -86,7 +86,8 @@ Status check_distinct(std::span<const std::pair<const char*, std::string>> files
 
 // An error if the output is an existing regular file, unless it may be overwritten, or is the file of resumed
 // results.
-Status check_overwritten(const std::string& output, bool overwrite, const std::string& resume = {});
+Status check_overwritten(const char* flag, const std::string& file, bool overwrite,
+                         const std::string& resume = {});
 
 // Writes a whole file, or nothing.
 Status write_file(const std::string& path, const std::string& content);

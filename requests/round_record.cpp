@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -153,6 +154,9 @@ std::string format_round_record(const RoundRecord& record) {
 }
 
 Result<RoundRecord> read_round_record(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return not_found(fmt::format("{}: is a directory; name a file of `generate --record-rounds`", path));
   std::ifstream file(path);
   if (!file) return not_found(fmt::format("{}: cannot be opened", path));
   RoundRecord record;

@@ -206,7 +206,7 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
                                                        {"--report", serve.files.report},
                                                        {"--trace", serve.files.trace}};
   RETURN_IF_ERROR(check_distinct(files));
-  RETURN_IF_ERROR(check_overwritten(options.output, options.serve.files.overwrite));
+  RETURN_IF_ERROR(check_overwritten("--output", options.output, options.serve.files.overwrite));
   auto opened = TemporaryFile::create(options.output);
   if (!opened.ok()) return opened.status().in("--output");
   TemporaryFile output = std::move(opened).value();
@@ -242,7 +242,8 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
                                  return batch.is_over();
                                },
                            .drained = [&] { batch.stop(); },
-                           .drain_limit = std::chrono::seconds(0)},
+                           .drain_limit = std::chrono::seconds(0),
+                           .code_when_stopped = kExitRuntime},
                           mpi);
   if (thread.joinable()) thread.join();
   if (batch.is_whole()) {

@@ -290,6 +290,7 @@ TEST_F(Recorded, BadRecordsAreRefusedByLine) {
   ASSERT_TRUE(read_round_record(dir_.write("good.jsonl", good)).ok());
   EXPECT_EQ(read_round_record(dir_ / "good.jsonl").value().rounds, kRounds);
   EXPECT_NE(refusal("").find("holds no round"), std::string::npos);
+  EXPECT_NE(read_round_record(dir_.path()).status().message().find("is a directory"), std::string::npos);
   EXPECT_NE(refusal("{\"a\":1}\n").find("bad.jsonl:1: not a record of rounds"), std::string::npos);
   EXPECT_NE(refusal(good + "{\"round\":[1,2]}\n").find("bad.jsonl:7: a round has 8 numbers"),
             std::string::npos);

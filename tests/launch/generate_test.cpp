@@ -181,6 +181,11 @@ TEST(Generate, TreesAreInTheReportTheTraceAndTheRecord) {
   EXPECT_NE(read_file(dir / "rounds.jsonl").find("\"parents\":[-1,0,1,"), std::string::npos);
   const Outcome replay = outrider_program({"simulate", "replay", dir / "rounds.jsonl"});
   EXPECT_TRUE(replay.succeeded()) << replay.describe();
+  const Outcome again =
+      generate(kPrompt + with_draft() + kQuiet + Arguments{"--record-rounds", dir / "rounds.jsonl"});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_NE(again.err.find("--record-rounds"), std::string::npos) << again.err;
+  EXPECT_NE(again.err.find("--overwrite"), std::string::npos) << again.err;
 }
 
 // As vLLM writes its token trees, and longer than some texts have room for.
