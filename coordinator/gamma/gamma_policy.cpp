@@ -31,8 +31,9 @@ Result<GammaArguments> parse_arguments(const GammaPolicyInfo& policy, std::strin
     const std::string key(item.substr(0, equals));
     if (std::none_of(policy.keys.begin(), policy.keys.end(),
                      [&](const GammaKey& k) { return k.name == key; }))
-      return invalid_argument(fmt::format("gamma policy '{}' has no key '{}'{} ('list' shows all)",
-                                          policy.name, shortened(key), did_you_mean(policy.keys, key)));
+      return invalid_argument(fmt::format(
+          "gamma policy '{}' has no key '{}'{} (`outrider generate --gamma-policy list` shows all)",
+          policy.name, shortened(key), did_you_mean(policy.keys, key)));
     if (!arguments.emplace(key, item.substr(equals + 1)).second)
       return invalid_argument(fmt::format("gamma policy '{}': key '{}' is given twice", policy.name, key));
   }
@@ -242,8 +243,9 @@ Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text, PolicyFiles
   const auto policy =
       std::find_if(table.begin(), table.end(), [&](const GammaPolicyInfo& p) { return p.name == name; });
   if (policy == table.end())
-    return invalid_argument(fmt::format("there is no gamma policy '{}'{} ('list' shows all)", shortened(name),
-                                        did_you_mean(table, name)));
+    return invalid_argument(
+        fmt::format("there is no gamma policy '{}'{} (`outrider generate --gamma-policy list` shows all)",
+                    shortened(name), did_you_mean(table, name)));
   if (policy->reads_file && files == PolicyFiles::kRefused)
     return invalid_argument(fmt::format(
         "gamma policy '{}' reads a file, which no request may name; it is for the flag of the program",

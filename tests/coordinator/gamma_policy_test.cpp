@@ -96,11 +96,16 @@ TEST_F(GammaFile, ThoseOfAnotherUserAreNotRead) {
 }
 
 TEST(GammaPolicy, ErrorsNameTheNearestKnownWord) {
-  EXPECT_EQ(error_of("fixd"), "there is no gamma policy 'fixd'; did you mean 'fixed'? ('list' shows all)");
+  EXPECT_EQ(error_of("fixd"),
+            "there is no gamma policy 'fixd'; did you mean 'fixed'? (`outrider generate --gamma-policy list` "
+            "shows all)");
   EXPECT_EQ(error_of("heuristic:stat=3"),
-            "gamma policy 'heuristic' has no key 'stat'; did you mean 'start'? ('list' shows all)");
-  EXPECT_EQ(error_of("magic"), "there is no gamma policy 'magic' ('list' shows all)");
-  EXPECT_EQ(error_of("fixed:speed=3"), "gamma policy 'fixed' has no key 'speed' ('list' shows all)");
+            "gamma policy 'heuristic' has no key 'stat'; did you mean 'start'? (`outrider generate "
+            "--gamma-policy list` shows all)");
+  EXPECT_EQ(error_of("magic"),
+            "there is no gamma policy 'magic' (`outrider generate --gamma-policy list` shows all)");
+  EXPECT_EQ(error_of("fixed:speed=3"),
+            "gamma policy 'fixed' has no key 'speed' (`outrider generate --gamma-policy list` shows all)");
   EXPECT_EQ(error_of("fixed:gamma=-1"), "gamma policy: gamma=-1 is not an integer in 0..1024");
   EXPECT_EQ(error_of("fixed:gamma=2x"), "gamma policy: gamma=2x is not an integer in 0..1024");
   EXPECT_EQ(error_of("fixed:gamma"), "gamma policy 'fixed': 'gamma' is not key=value");
