@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
@@ -95,6 +96,11 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--api-key-file", o.api_key_file,
                  "A file with a key on each line, one of which clients must send as `Authorization: Bearer "
                  "KEY`; only you may be able to read it. /health, /ready, /live and / need none")
+      ->check(CLI::Validator(
+          [](const std::string& file) {
+            return file.empty() ? std::string("\"\" must be the name of a file") : std::string();
+          },
+          ""))
       ->group("Server");
   app.add_option(
          "--api-key", o.api_keys,
@@ -170,6 +176,13 @@ Status check_serve_options(const ServeOptions& o) {
     return invalid_argument("--served-model-name must not be empty");
   if (!std::all_of(o.api_keys.begin(), o.api_keys.end(), is_api_key))
     return invalid_argument("--api-key must be visible ASCII characters without blanks");
+  if (o.api_keys.empty() && o.api_key_file.empty())
+    for (const char* variable : {"OUTRIDER_API_KEY", "OUTRIDER_API_KEY_FILE"})
+      if (std::getenv(variable))
+        return invalid_argument(
+            fmt::format("{} is set and empty, and without a key every client would be answered; give it a "
+                        "value, or unset it",
+                        variable));
   RETURN_IF_ERROR(TrustedProxies::parse(o.trusted_proxies).status());
   RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.defaults.rule));
   // Reports are written at the end, perhaps after weeks, so their paths are checked now.
@@ -187,6 +200,7 @@ Result<std::vector<std::string>> read_api_keys(const std::string& file) {
   struct stat info {};
   std::ifstream in(file);
   if (!in || stat(file.c_str(), &info) != 0) return wrong(std::strerror(errno));
+  if (S_ISDIR(info.st_mode)) return wrong("is a directory; name a file in it");
   if (may_be_read_by_others(info))
     return wrong(
         fmt::format("others may read this key; run chmod 600 {}, or give it mode 0440, root or you as its "

@@ -8,13 +8,13 @@
 #include <map>
 #include <mutex>
 
-#include "base/types.h"
-
 namespace outrider {
 
 // Thread-safe. Tasks that are posted after its end are dropped.
 class Desk {
  public:
+  using Clock = std::chrono::steady_clock;
+
   ~Desk() {
     std::multimap<Clock::time_point, std::function<void()>> dropped;
     const std::lock_guard<std::recursive_mutex> lock(mutex_);

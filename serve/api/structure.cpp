@@ -93,6 +93,7 @@ Status read_choice(const ordered_json& choice, ToolUse& use) {
 Result<std::optional<ToolUse>> read_tools(ApiKind kind, const ordered_json& body) {
   using Used = std::optional<ToolUse>;
   const ordered_json *const list = field(body, "tools"), *const choice = field(body, "tool_choice");
+  if (list && !list->is_array()) return invalid_argument("\"tools\" must be a list of objects");
   if (!list || list->empty()) {
     const std::string type = !choice               ? "auto"
                              : choice->is_string() ? choice->get<std::string>()
@@ -102,7 +103,6 @@ Result<std::optional<ToolUse>> read_tools(ApiKind kind, const ordered_json& body
   }
   if (kind == ApiKind::kCompletion)
     return unsupported("\"tools\" are for chats; send them to /v1/chat/completions");
-  if (!list->is_array()) return invalid_argument("\"tools\" must be a list of objects");
   if (list->size() > kMaxTools)
     return invalid_argument(fmt::format("\"tools\" is a list of {}; at most {}", list->size(), kMaxTools));
   ToolUse use;

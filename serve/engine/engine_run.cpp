@@ -11,6 +11,7 @@
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
+#include "base/program/interrupt.h"
 #include "coordinator/trace.h"
 #include "requests/output.h"
 #include "requests/report.h"
@@ -54,11 +55,15 @@ Status serve_requests(const EngineRun& run, Coordinator& coordinator) {
   return target;
 }
 
+[[noreturn]] void end_at_once(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
 // Ends the process at once, because a thread of a failed target may hang.
 [[noreturn]] void end_without_waiting(const Status& status) {
   tell_error(status.message());
-  std::fflush(nullptr);
-  std::_Exit(kExitRuntime);
+  end_at_once(kExitRuntime);
 }
 
 }  // namespace
@@ -73,7 +78,7 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
   ASSIGN_OR_RETURN(auto transport,
                    mpi ? mpi->take_transport() : local->start(workers, !cluster.pool.listen.empty()));
   Trace trace;
-  ASSIGN_OR_RETURN(const auto coordinator,
+  ASSIGN_OR_RETURN(auto coordinator,
                    make_coordinator(cluster, run.prepared, std::move(transport), run.policy,
                                     run.engine.callbacks(), run.files.trace.empty() ? nullptr : &trace));
   const int waits_for =
@@ -83,11 +88,28 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
         "SIGTERM to process {} (rank 0) drains and ends the job; mpirun kills its ranks instead", getpid()));
   if (cluster.targets_join())
     run.engine.wait_for("waits for a target group, or draft workers, to join (--listen-targets)");
+  // Peers that have joined already are sent a Shutdown; without one they would take the end for a loss.
+  const bool has_peers = mpi || !cluster.pool.listen.empty() || cluster.targets_join();
+  if (has_peers) note_first_signal();
+  // Ranks of an mpirun that still load would miss the Shutdown, so they are waited for.
+  const auto is_stopped = [&] {
+    return has_peers && noted_signal() != 0 && (!mpi || cluster.targets_join());
+  };
   const Status ready = wait_until_ready(
       *coordinator, static_cast<size_t>(waits_for), std::chrono::seconds(cluster.models.startup_timeout_s),
-      [&] { return local ? local->error() : Status(); }, cluster.quiet);
+      [&] {
+        if (is_stopped()) return unavailable("interrupted");
+        return local ? local->error() : Status();
+      },
+      cluster.quiet);
   const Status target = ready.ok() ? serve_requests(run, *coordinator) : ready;
   coordinator->shutdown();
+  if (!ready.ok() && is_stopped()) {
+    run.drained();
+    coordinator.reset();                            // sends what waits
+    if (local) end_at_once(run.code_when_stopped);  // its threads may load for minutes
+    return run.code_when_stopped;
+  }
   RETURN_IF_ERROR(ready);
   const Status written = write_reports(run, *coordinator, trace);
   if (!target.ok() && local) end_without_waiting(target);

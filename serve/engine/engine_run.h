@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 
+#include "base/program/exit_codes.h"
 #include "coordinator/gamma/gamma_policy.h"
 #include "requests/run_files.h"
 #include "serve/engine/coordinator_engine.h"
@@ -23,6 +24,7 @@ struct EngineRun {
   std::function<bool()> asked_to_drain;  // polled several times a second
   std::function<void()> drained;         // called before the roles leave
   std::chrono::seconds drain_limit{30};
+  int code_when_stopped = kExitOk;  // exit code after a signal that came before the peers were there
   bool tells_activity = true;  // on standard error, now and then and at the end; --quiet leaves out both
 };
 

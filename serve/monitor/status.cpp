@@ -78,11 +78,13 @@ json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const
   json workers = json::array(), responses = json::object();
   for (const WorkerOverview& worker : now.workers) workers.push_back(worker_json(worker));
   json groups = json::array();
-  for (size_t i = 0; now.groups.size() > 1 && i < now.groups.size(); ++i)
+  for (size_t i = 0; i < now.groups.size(); ++i)
     groups.push_back(group_json(now.groups[i], i < totals.groups.size() ? totals.groups[i] : GroupTotals()));
   for (const auto& [status, count] : context.responses.all()) responses[std::to_string(status)] = count;
-  return {{"state", state_name(engine.state)},
-          {"reason", engine.reason},
+  // Requests are accepted and wait; /ready is 503.
+  const bool lacks_target = engine.state == EngineState::kReady && now.groups_here() == 0;
+  return {{"state", lacks_target ? "waiting for a target" : state_name(engine.state)},
+          {"reason", lacks_target ? "requests wait for a target group to join" : engine.reason},
           {"model", context.model},
           {"gamma_policy", context.policy},
           {"uptime_s", context.uptime_s},

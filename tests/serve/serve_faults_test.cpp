@@ -113,6 +113,9 @@ std::vector<Hostile> hostile_bodies() {
       {"stream_options", R"({"stream_options": {"include_usage": true})" + rest, "stream_options"},
       {"suffix", R"({"suffix": "y")" + rest, "suffix"},
       {"tools", R"({"tools": [{}])" + rest, "tools"},
+      {"tools_object", R"({"tools": {})" + rest, "tools"},
+      {"tools_text", R"({"tools": "")" + rest, "tools"},
+      {"policy_list", R"({"gamma_policy": "list")" + rest, "gamma_policy"},
       {"format", R"({"response_format": {"type": "json_object"})" + rest, "response_format"},
       {"min_tokens", R"({"min_tokens": 5)" + rest, "min_tokens"},
       {"min_tokens_huge", R"({"max_tokens": 2147483647, "min_tokens": 2147483647, "prompt": "x"})",
@@ -478,6 +481,22 @@ TEST(ServeFaults, ASigtermBeforeItIsReadyIsNoFailure) {
   ASSERT_TRUE(server.process().says("tcp://127.0.0.1:")) << server.process().err();
   server.process().signal(SIGTERM);
   EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+}
+
+// A worker that has joined is sent the end, and does not take it for a loss.
+TEST(ServeFaults, ASigtermWhileItWaitsForPeersIsAPoliteEnd) {
+  ServedProgram server({"--listen", "tcp://127.0.0.1:*", "--wait-for-draft-workers", "2"},
+                       ServedProgram::Wait::kNot);
+  ASSERT_TRUE(server.process().says("tcp://127.0.0.1:")) << server.process().err();
+  const TemporaryDirectory directory;
+  BackgroundProcess worker(
+      directory, "worker",
+      {outrider_path(), "draft-worker", "--connect", address_told_by(server), "--draft-model", demo_draft()});
+  ASSERT_TRUE(worker.says("drafts for")) << worker.err();
+  server.process().signal(SIGTERM);
+  EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+  EXPECT_EQ(worker.wait(), 0) << worker.err();
+  EXPECT_EQ(worker.err().find("lost"), std::string::npos) << worker.err();
 }
 
 // A draft whose head has fewer rows than the target's, as a thread of the server and as a process: ids that

@@ -80,6 +80,11 @@ TEST_F(ServeJoiningGroups, RequestsWaitForAGroupAndWatchersKnow) {
   EXPECT_EQ(health()["degraded"], true);
   EXPECT_EQ(status("/ready"), 503);
   EXPECT_EQ(status("/live"), 200);
+  const json shown = json::parse(server_->client().get("/status").body);
+  EXPECT_EQ(shown["state"], "waiting for a target");
+  EXPECT_NE(shown["reason"], "");
+  ASSERT_EQ(shown["target_groups"].size(), 1u) << shown;
+  EXPECT_EQ(shown["target_groups"][0]["here"], false);
   auto second = group("second");
   const HttpAnswer answer = waits.get();
   ASSERT_EQ(answer.status, 200) << answer.body;

@@ -99,6 +99,18 @@ TEST(ServeOptions, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(check_serve_options(parsed({})).ok());
 }
 
+// A variable that a deployment left empty would open the server to everybody.
+TEST(ServeOptions, AnEmptyKeyInTheEnvironmentIsRefused) {
+  for (const char* variable : {"OUTRIDER_API_KEY", "OUTRIDER_API_KEY_FILE"}) {
+    setenv(variable, "", 1);
+    const std::string refusal = check_serve_options(parsed({})).message();
+    EXPECT_NE(refusal.find(variable), std::string::npos) << refusal;
+    EXPECT_TRUE(check_serve_options(parsed({"--api-key", "secret"})).ok());
+    unsetenv(variable);
+  }
+  EXPECT_THROW(parsed({"--api-key-file", ""}), CLI::ParseError);
+}
+
 class ApiKeyFile : public ::testing::Test {
  protected:
   Result<std::vector<std::string>> read(std::string_view content, fs::perms mode = fs::perms::owner_read) {
@@ -135,6 +147,7 @@ TEST_F(ApiKeyFile, IsRefusedByNameAndNeverShown) {
   EXPECT_NE(read("secret\n", fs::perms::owner_read | fs::perms::others_read).status().message().find("chmod"),
             std::string::npos);
   EXPECT_FALSE(read_api_keys(directory_ / "none").ok());
+  EXPECT_NE(read_api_keys(directory_.path()).status().message().find("directory"), std::string::npos);
 }
 
 TEST(ServeOptions, WarnsWhereStrangersMayAsk) {
