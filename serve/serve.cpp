@@ -12,6 +12,7 @@
 #include "serve/engine/engine_run.h"
 #include "serve/monitor/access_log.h"
 #include "start/coordinator_run.h"
+#include "start/describe.h"
 #include "start/flags/options.h"
 #include "text/chat_template/chat_template.h"
 
@@ -58,8 +59,16 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
   auto chat = load_chat_template(cluster.models.model, options.chat_template);
   // A missing template of the model is an error only for chats; a template given by name must exist.
   if (!options.chat_template.empty()) RETURN_IF_ERROR(chat.status().in("--chat-template"));
-  ASSIGN_OR_RETURN(const auto api,
-                   make_api(options, prepared, std::move(chat), std::move(api_keys), responses, engine));
+  BackgroundSetup background;
+  if (!options.journal.empty()) {
+    ASSIGN_OR_RETURN(Journal journal, Journal::open(options.journal));
+    if (!cluster.mpi.preflight) {
+      ASSIGN_OR_RETURN(const auto fingerprints, request_fingerprints(cluster.models, cluster.speculation));
+      background.journal.emplace(BackgroundJournal{std::move(journal), fingerprints});
+    }
+  }
+  ASSIGN_OR_RETURN(const auto api, make_api(options, prepared, std::move(chat), std::move(api_keys),
+                                            responses, engine, std::move(background)));
   HttpOptions http_options = options.http;
   http_options.is_quick = &Api::is_quick;
   ASSIGN_OR_RETURN(http_options.trusted_proxies, TrustedProxies::parse(options.trusted_proxies));
@@ -84,11 +93,13 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
                          [&] {
                            note_first_signal();
                            tell_address(options, *http);
+                           api->resume();
                          },
                      .asked_to_drain =
                          [&] {
                            if (noted_signal() == 0) return false;
                            tell_drain(options, engine);
+                           api->hand_over();
                            return true;
                          },
                      .drained = [&] { http->drain(kLastAnswers); },

@@ -124,6 +124,27 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--access-log", o.access_log,
                  "A file that gets a line of JSON for each answer, appended; -: standard error")
       ->group("Server");
+  app.add_option(
+         "--journal", o.journal,
+         "A directory for background responses (POST /v1/responses with \"background\": true): a server that "
+         "is started again with it runs what was not finished, with the same text. It is made if it is "
+         "missing, and holds prompts and texts. Without it they are in memory, and end with the server")
+      ->check(CLI::Validator(
+          [](const std::string& directory) {
+            return directory.empty() ? std::string("\"\" must be the name of a directory") : std::string();
+          },
+          ""))
+      ->group("Server");
+  app.add_option("--max-stored-responses", o.max_stored_responses,
+                 "Finished background responses that are kept; the oldest is dropped")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group("Limits")
+      ->capture_default_str();
+  app.add_option("--stored-response-age", o.stored_response_age_s,
+                 "Seconds for which a finished background response is kept")
+      ->check(CLI::Range(1, 10 * 365 * 86400))
+      ->group("Limits")
+      ->capture_default_str();
   app.add_option("--max-queued-requests", o.max_queued_requests,
                  "Requests that may wait for one of the --max-num-seqs places; more are refused with 429")
       ->check(CLI::Range(0, 1 << 20))

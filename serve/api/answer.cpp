@@ -67,8 +67,8 @@ ApiAnswer::ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const
                      const AnswerOptions& options)
     : options_(options),
       state_{.request = std::move(request),
-             .id = new_id(),
-             .created = seconds_since_1970(),
+             .id = options.id.empty() ? new_id() : options.id,
+             .created = options.created > 0 ? options.created : seconds_since_1970(),
              .choices = {},
              .tokenizer = tokenizer},
       shape_(make_reply_shape(state_)),

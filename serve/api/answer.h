@@ -20,6 +20,8 @@ namespace outrider {
 struct AnswerOptions {
   std::chrono::milliseconds keep_alive{10'000};  // interval of comments until a stream's first event; 0: none
   SlowLane* writers = nullptr;                   // writes long answers; null: the thread of the sockets does
+  std::string id = {};                           // without its prefix; empty: a new one
+  int64_t created = 0;                           // seconds since 1970; 0: now
 };
 
 // Lives as long as the engine works for it. Everything happens on the thread of the sockets, to which the
@@ -35,6 +37,7 @@ class ApiAnswer : public std::enable_shared_from_this<ApiAnswer> {
 
   void emitted(size_t choice, const Emit& emit);
   void finished(size_t choice, const Finish& finish);
+  bool has_begun() const { return state_.tokens() > 0; }
 
  private:
   void begin_stream();

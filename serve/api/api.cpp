@@ -10,6 +10,7 @@
 
 #include "base/json_file.h"
 #include "base/json_text.h"
+#include "base/shortened.h"
 #include "base/version.h"
 #include "serve/api/access.h"
 #include "serve/api/answer.h"
@@ -73,7 +74,8 @@ class ServedApi final : public Api {
  public:
   ServedApi(const ServeOptions& options, const Preparation& prepared,
             Result<std::unique_ptr<ChatTemplate>> chat, std::unique_ptr<GrammarCompiler> grammars,
-            std::vector<std::string> api_keys, const ResponseCounts& responses, Engine& engine)
+            std::vector<std::string> api_keys, const ResponseCounts& responses, Engine& engine,
+            std::optional<BackgroundSetup> background)
       : options_(options),
         prepared_(prepared),
         chat_(std::move(chat)),
@@ -85,9 +87,22 @@ class ServedApi final : public Api {
         models_(options.served_model_names),
         started_(std::chrono::system_clock::now()) {
     if (models_.empty()) models_.push_back(model_display_name(options.cluster.models));
+    if (background)
+      background_.emplace(BackgroundLimits{.responses = static_cast<size_t>(options.max_stored_responses),
+                                           .age = std::chrono::seconds(options.stored_response_age_s)},
+                          std::move(background->journal), engine, *prepared.tokenizer,
+                          [this](const json& body, const std::string& text) {
+                            return read(ApiKind::kResponses, body, text);
+                          });
   }
 
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override;
+  void resume() override {
+    if (background_) background_->resume();
+  }
+  void hand_over() override {
+    if (background_) background_->hand_over();
+  }
 
  private:
   using Shared = std::shared_ptr<HttpReply>;
@@ -125,6 +140,9 @@ class ServedApi final : public Api {
   void responses(const HttpRequest& request, const Shared& reply) {
     complete(ApiKind::kResponses, request, reply);
   }
+  void stored_response(const HttpRequest& request, const Shared& reply);
+  void delete_response(const HttpRequest& request, const Shared& reply);
+  void cancel_response(const HttpRequest& request, const Shared& reply);
   void complete(ApiKind kind, const HttpRequest& request, const Shared& reply);
   void answer(ApiKind kind, const json& body, const HttpRequest& request, const Shared& reply);
   Result<ApiRequest> read(ApiKind kind, const json& body, const std::string& text) const;
@@ -159,6 +177,7 @@ class ServedApi final : public Api {
   std::vector<std::string> models_;
   const std::chrono::system_clock::time_point started_;
   // These end first: their tasks use the other members.
+  std::optional<Background> background_;  // its thread reads requests
   SlowLane slow_lane_{"grammars"}, writers_{"answers"};
 };
 
@@ -178,20 +197,32 @@ const ServedApi::Route ServedApi::kRoutes[] = {
     {"/v1/messages", "POST", false, false, &ServedApi::messages},
     {"/v1/messages/count_tokens", "POST", false, false, &ServedApi::count_tokens},
     {"/v1/responses", "POST", false, false, &ServedApi::responses},
+    {"/v1/responses/", "GET", false, true, &ServedApi::stored_response},
+    {"/v1/responses/", "DELETE", false, true, &ServedApi::delete_response},
+    {"/v1/responses/", "POST", false, true, &ServedApi::cancel_response},
     {"/tokenize", "POST", false, false, &ServedApi::tokenize},
     {"/detokenize", "POST", false, false, &ServedApi::detokenize},
     {"/tokenizer_info", "GET", false, false, &ServedApi::tokenizer_info},
 };
 
 void ServedApi::handle(HttpRequest request, Shared reply) {
-  const auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) {
+  const auto is_here = [&](const Route& r) {
     return r.has_more ? request.path.starts_with(r.path) : request.path == r.path;
-  });
+  };
+  auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes), is_here);
   const bool is_known = route != std::end(kRoutes);
+  std::string methods, allowed;  // of the path
+  for (const Route& r : kRoutes) {
+    if (!is_here(r)) continue;
+    methods += fmt::format("{}, ", r.method);
+    allowed += r.method == "GET" ? "GET, HEAD, " : fmt::format("{}, ", r.method);
+    if (r.method == request.method) route = &r;
+  }
+  allowed += "OPTIONS";
   // A page's browser asks, without the key, whether the page has access.
   if (is_known && request.method == "OPTIONS" && request.is_allowed_origin)
     return reply->send(204, "", "",
-                       {{"Access-Control-Allow-Methods", fmt::format("{}, OPTIONS", route->method)},
+                       {{"Access-Control-Allow-Methods", methods + "OPTIONS"},
                         {"Access-Control-Allow-Headers", request.requested_headers},
                         {"Access-Control-Max-Age", "86400"}});
   if (const auto refusal = access_.refusal(request, !is_known || !route->is_open))
@@ -199,14 +230,13 @@ void ServedApi::handle(HttpRequest request, Shared reply) {
   if (!is_known)
     return send_error(
         *reply, {.status = 404, .message = fmt::format("there is no {} here", request.path.substr(0, 100))});
-  const std::string allowed = fmt::format("{}, OPTIONS", route->method == "GET" ? "GET, HEAD" : "POST");
   if (request.method == "OPTIONS") return reply->send(204, "", "", {{"Allow", allowed}});
   if (request.method != route->method)
-    return send_error(
-        *reply,
-        {.status = 405,
-         .message = fmt::format("{} takes {}, not {}", route->path, route->method, request.method)},
-        {{"Allow", allowed}});
+    return send_error(*reply,
+                      {.status = 405,
+                       .message = fmt::format("{} takes {}, not {}", route->path,
+                                              methods.substr(0, methods.size() - 2), request.method)},
+                      {{"Allow", allowed}});
   (this->*route->answer)(request, reply);
 }
 
@@ -316,11 +346,13 @@ void ServedApi::status(const HttpRequest&, const Shared& reply) {
 }
 
 void ServedApi::metrics(const HttpRequest&, const Shared& reply) {
-  reply->send(200, "text/plain; version=0.0.4; charset=utf-8",
-              metrics_text(engine_.numbers(), {.model = models_.front(),
-                                               .policy = options_.cluster.speculation.policy(),
-                                               .vllm_names = options_.metrics_compat_vllm,
-                                               .responses = &responses_}));
+  reply->send(
+      200, "text/plain; version=0.0.4; charset=utf-8",
+      metrics_text(engine_.numbers(), {.model = models_.front(),
+                                       .policy = options_.cluster.speculation.policy(),
+                                       .vllm_names = options_.metrics_compat_vllm,
+                                       .responses = &responses_,
+                                       .background = background_ ? &background_->counts() : nullptr}));
 }
 
 Result<json> ServedApi::tokenized(const std::string& text) const {
@@ -385,6 +417,30 @@ Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::st
   return read_api_request(kind, body, defaults, builder_);
 }
 
+// Paths of background responses: /v1/responses/ID and, to cancel one, /v1/responses/ID/cancel.
+void ServedApi::stored_response(const HttpRequest& request, const Shared& reply) {
+  const std::string id = request.path.substr(std::string_view("/v1/responses/").size());
+  if (!background_) return send_error(*reply, {.status = 404, .message = "no responses are stored here"});
+  background_->get(id, reply);
+}
+void ServedApi::delete_response(const HttpRequest& request, const Shared& reply) {
+  const std::string id = request.path.substr(std::string_view("/v1/responses/").size());
+  if (!background_) return send_error(*reply, {.status = 404, .message = "no responses are stored here"});
+  background_->remove(id, reply);
+}
+void ServedApi::cancel_response(const HttpRequest& request, const Shared& reply) {
+  constexpr std::string_view kCancel = "/cancel";
+  std::string id = request.path.substr(std::string_view("/v1/responses/").size());
+  if (!background_ || !id.ends_with(kCancel))
+    return send_error(*reply,
+                      {.status = 404,
+                       .message = fmt::format("there is no POST {}; POST /v1/responses/ID/cancel ends "
+                                              "a background response",
+                                              shortened(request.path))});
+  id.resize(id.size() - kCancel.size());
+  background_->cancel(id, reply);
+}
+
 // A request with a structure goes to the slow lane, so that compiling its grammar delays no other request.
 void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared& reply) {
   if (const EngineStatus status = engine_.status(); status.state == EngineState::kLoading)
@@ -401,8 +457,21 @@ void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared&
 }
 
 void ServedApi::answer(ApiKind kind, const json& body, const HttpRequest& request, const Shared& reply) {
-  auto read_request = read(kind, body, request.body);
+  const bool waits_for_no_answer =
+      background_ && kind == ApiKind::kResponses && body.value("background", json()) == json(true);
+  json own = body;
+  if (waits_for_no_answer) own.erase("background");
+  auto read_request = read(kind, own, request.body);
   if (!read_request.ok()) return send_error(*reply, request_error(read_request.status()));
+  if (waits_for_no_answer) {
+    if (read_request->stream)
+      return send_error(*reply, {.status = 400,
+                                 .message = "\"stream\" and \"background\" exclude each other here; leave "
+                                            "\"stream\" out, and GET /v1/responses/ID",
+                                 .param = "stream"});
+    return background_->create(std::move(read_request).value(), request.body, access_.turn_of(request),
+                               reply);
+  }
   const auto answer = std::make_shared<ApiAnswer>(
       std::move(read_request).value(), reply, *prepared_.tokenizer,
       AnswerOptions{.keep_alive = milliseconds_of(options_.keep_alive_s), .writers = &writers_});
@@ -417,12 +486,13 @@ bool Api::is_quick(const HttpRequest& request) { return request.method != "POST"
 Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Preparation& prepared,
                                       Result<std::unique_ptr<ChatTemplate>> chat,
                                       std::vector<std::string> api_keys, const ResponseCounts& responses,
-                                      Engine& engine) {
+                                      Engine& engine, std::optional<BackgroundSetup> background) {
   ASSIGN_OR_RETURN(auto grammars, make_grammars(prepared, options.grammar_library));
   if (const auto library = grammars->library_file(); library.ok() && !options.cluster.quiet)
     std::fprintf(stderr, "outrider: structured output uses %s\n", library->c_str());
-  return std::unique_ptr<Api>(std::make_unique<ServedApi>(
-      options, prepared, std::move(chat), std::move(grammars), std::move(api_keys), responses, engine));
+  return std::unique_ptr<Api>(std::make_unique<ServedApi>(options, prepared, std::move(chat),
+                                                          std::move(grammars), std::move(api_keys), responses,
+                                                          engine, std::move(background)));
 }
 
 }  // namespace outrider

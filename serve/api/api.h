@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "requests/request_params.h"
 #include "requests/run_files.h"
+#include "serve/api/background.h"
 #include "serve/api/request.h"
 #include "serve/engine/engine.h"
 #include "serve/http/server.h"
@@ -41,7 +43,10 @@ struct ServeOptions {
   double request_timeout_s = 0;  // of requests without their own; 0: none
   double keep_alive_s = 10;      // interval of comments until a stream's first event; 0: none
   std::vector<std::string> trusted_proxies;
-  std::string access_log;  // empty: none; "-": standard error
+  std::string access_log;             // empty: none; "-": standard error
+  std::string journal;                // directory of background responses; empty: they are in memory only
+  int max_stored_responses = 1000;    // finished ones in the background
+  int stored_response_age_s = 86400;  // of these
   HttpOptions http;
 };
 
@@ -51,8 +56,17 @@ class Api {
  public:
   virtual ~Api() = default;
   virtual void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) = 0;
+  // The engine takes requests from now on: background requests of the journal run again.
+  virtual void resume() = 0;
+  // The server stops: background requests stay in the journal, if there is one.
+  virtual void hand_over() = 0;
   // Whether the request takes microseconds, whatever the engine does.
   static bool is_quick(const HttpRequest& request);
+};
+
+// Background responses are possible; without a journal they end with the process.
+struct BackgroundSetup {
+  std::optional<BackgroundJournal> journal;
 };
 
 // `api_keys`: clients must send one (not for /health); empty: no key is required. `responses`: counts of
@@ -60,6 +74,6 @@ class Api {
 Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Preparation& prepared,
                                       Result<std::unique_ptr<ChatTemplate>> chat,
                                       std::vector<std::string> api_keys, const ResponseCounts& responses,
-                                      Engine& engine);
+                                      Engine& engine, std::optional<BackgroundSetup> background = {});
 
 }  // namespace outrider

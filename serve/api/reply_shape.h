@@ -80,6 +80,14 @@ std::unique_ptr<ReplyShape> make_reply_shape(ApiAnswerState& state);
 std::unique_ptr<ReplyShape> make_openai_shape(ApiAnswerState& state);     // completions and chats
 std::unique_ptr<ReplyShape> make_messages_shape(ApiAnswerState& state);   // Anthropic's
 std::unique_ptr<ReplyShape> make_responses_shape(ApiAnswerState& state);  // OpenAI's newer one
+// The Response object of /v1/responses in the state `status`, without its usage.
+struct ResponseHead {
+  std::string id;       // without its prefix
+  int64_t created = 0;  // seconds since 1970
+  std::string model;
+  const nlohmann::json& repeated;  // repeated_in_response()
+};
+nlohmann::json response_object(const ResponseHead& head, const char* status, nlohmann::json output);
 // Fields of a body of /v1/responses that its answers repeat, as they were sent; values over 16 KiB are
 // omitted.
 nlohmann::json repeated_in_response(const nlohmann::json& body);

@@ -1,4 +1,4 @@
-// OpenAI's /v1/responses. No state is kept: every request contains its whole conversation.
+// OpenAI's /v1/responses. Every request contains its whole conversation.
 #include <utility>
 
 #include "base/json_text.h"
@@ -148,29 +148,11 @@ class ResponsesShape final : public ReplyShape {
     output_.push_back(std::move(done));
   }
   json response(const char* status, json output) const {
-    json out{{"id", "resp_" + state_.id},
-             {"object", "response"},
-             {"created_at", state_.created},
-             {"status", status},
-             {"error", nullptr},
-             {"incomplete_details", nullptr},
-             {"instructions", nullptr},
-             {"max_output_tokens", nullptr},
-             {"metadata", json::object()},
-             {"model", state_.request.model},
-             {"output", std::move(output)},
-             {"parallel_tool_calls", true},
-             {"previous_response_id", nullptr},
-             {"store", false},
-             {"temperature", nullptr},
-             {"text", {{"format", {{"type", "text"}}}}},
-             {"tool_choice", "auto"},
-             {"tools", json::array()},
-             {"top_p", nullptr},
-             {"truncation", "disabled"},
-             {"usage", nullptr}};
-    out.update(*state_.request.repeated);
-    return out;
+    return response_object({.id = state_.id,
+                            .created = state_.created,
+                            .model = state_.request.model,
+                            .repeated = *state_.request.repeated},
+                           status, std::move(output));
   }
   json at_text(json event) const {
     event["item_id"] = "msg_" + state_.id;
@@ -195,6 +177,33 @@ class ResponsesShape final : public ReplyShape {
 };
 
 }  // namespace
+
+json response_object(const ResponseHead& head, const char* status, json output) {
+  json out{{"id", "resp_" + head.id},
+           {"object", "response"},
+           {"created_at", head.created},
+           {"status", status},
+           {"background", false},
+           {"error", nullptr},
+           {"incomplete_details", nullptr},
+           {"instructions", nullptr},
+           {"max_output_tokens", nullptr},
+           {"metadata", json::object()},
+           {"model", head.model},
+           {"output", std::move(output)},
+           {"parallel_tool_calls", true},
+           {"previous_response_id", nullptr},
+           {"store", false},
+           {"temperature", nullptr},
+           {"text", {{"format", {{"type", "text"}}}}},
+           {"tool_choice", "auto"},
+           {"tools", json::array()},
+           {"top_p", nullptr},
+           {"truncation", "disabled"},
+           {"usage", nullptr}};
+  if (head.repeated.is_object()) out.update(head.repeated);
+  return out;
+}
 
 json repeated_in_response(const json& body) {
   json out = json::object();

@@ -319,6 +319,17 @@ void write_wire(const EngineNumbers& numbers, Writer& out) {
   out.table(kSliceCounters, numbers.totals, Names::kOwn);
 }
 
+void write_background(const BackgroundCounts& counts, Writer& out) {
+  out.gauge("background_responses_open", "Background responses that are queued or in progress.",
+            counts.open.load());
+  out.gauge("background_responses_kept", "Finished background responses that can be fetched.",
+            counts.kept.load());
+  out.counter("background_requests_resumed_total",
+              "Requests of --journal that run again because an earlier server did not finish them.",
+              counts.run_again.load());
+  out.counter("journal_errors_total", "Writes of --journal that failed.", counts.journal_errors.load());
+}
+
 }  // namespace
 
 // Prometheus reserves colons for recording rules, but vLLM's names have them.
@@ -334,6 +345,7 @@ std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& con
   if (!numbers.totals.drafters.empty()) write_drafters(numbers.totals, own);
   write_groups(numbers, own);
   if (context.responses) write_responses(*context.responses, own);
+  if (context.background) write_background(*context.background, own);
   text += own.take();
   if (context.vllm_names) text += common_metrics(numbers, Writer("vllm:", context.model));
   return text + process_metrics();

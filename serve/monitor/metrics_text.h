@@ -4,6 +4,7 @@
 #include <string>
 
 #include "serve/engine/engine.h"
+#include "serve/monitor/background_counts.h"
 #include "serve/monitor/response_counts.h"
 
 namespace outrider {
@@ -12,6 +13,7 @@ struct MetricsContext {
   std::string model, policy;                  // as labels, escaped
   bool vllm_names = false;                    // also exports common metrics with prefix "vllm:"
   const ResponseCounts* responses = nullptr;  // null: not exported
+  const BackgroundCounts* background = nullptr;  // the same
 };
 
 std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& context);

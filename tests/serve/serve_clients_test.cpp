@@ -517,7 +517,7 @@ TEST_F(ServeClients, OpenAisResponses) {
   EXPECT_EQ(param({{"messages", json::array()}}), "messages");
   EXPECT_EQ(param({{"max_completion_tokens", 5}}), "max_completion_tokens");
   EXPECT_EQ(param({{"truncation", "auto"}}), "truncation");
-  EXPECT_EQ(param({{"background", true}}), "background");
+  EXPECT_EQ(param({{"background", "yes"}}), "background");
 }
 
 TEST_F(ServeClients, ResponsesTellWhatWasAsked) {
