@@ -140,6 +140,15 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table() {
        "what engines offer whose users profile by hand",
        {{"steps", "BATCH:GAMMA from that batch size on, separated by '/'", "1:5/8:3/16:1/32:0", true}},
        &table_gamma_from},
+      {"tiers",
+       "a few lengths for each batch size, chosen by a moving average of accepted tokens",
+       "SGLang 0.5, adaptive speculation (strategy ema)",
+       {{"steps", "BATCH:LENGTHS from that batch size on, separated by '/'", "1:1-3-5-7/8:0-1-3/32:0-1/64:0",
+         true},
+        {"alpha", "weight of a batch in the average", "0.2"},
+        {"interval", "batches between decisions", "5"},
+        {"warmup", "batches before the first decision", "10"}},
+       &tiers_gamma_from},
       {"replay",
        "draft lengths from a file, one per speculative round; the last one repeats",
        "for studies",
@@ -200,9 +209,13 @@ bool asks_for_more(std::string_view value, int32_t most) {
     const std::string_view step = value.substr(0, value.find('/'));
     value.remove_prefix(std::min(value.size(), step.size() + 1));
     const size_t colon = step.find(':');
-    const auto length =
-        parse_number<int64_t>(colon == std::string_view::npos ? step : step.substr(colon + 1));
-    if (length && *length > most) return true;
+    std::string_view lengths = colon == std::string_view::npos ? step : step.substr(colon + 1);
+    while (!lengths.empty()) {
+      const std::string_view one = lengths.substr(0, lengths.find('-'));
+      lengths.remove_prefix(std::min(lengths.size(), one.size() + 1));
+      const auto length = parse_number<int64_t>(one);
+      if (length && *length > most) return true;
+    }
   }
   return false;
 }

@@ -65,5 +65,6 @@ Result<GammaPolicyFactory> bandit_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> goodput_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> pipelined_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> table_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> tiers_gamma_from(const GammaArguments& arguments);
 
 }  // namespace outrider

@@ -62,6 +62,39 @@ TEST(GammaPolicy, EachSequenceHasItsOwnState) {
   EXPECT_EQ(other->next(kAny), 5);
 }
 
+// By SGLang's rule: the average begins at length - 1; decisions after 10 batches, then after every 5th.
+TEST(GammaPolicy, TiersFollowTheAverageOfAcceptedTokens) {
+  const auto make = parse_gamma_policy("tiers").value();
+  const auto policy = make(), beside = make();
+  const auto rounds = [&](int count, int32_t accepted, int32_t batch) {
+    for (int i = 0; i < count; ++i)
+      policy->update({.proposed = 5, .drafted = 5, .accepted = accepted, .round_ns = 1, .batch_size = batch});
+  };
+  const auto length = [&](int32_t batch) { return policy->next({.limit = 100, .batch_size = batch}); };
+  EXPECT_EQ(length(1), 5);
+  rounds(14, 5, 1);
+  EXPECT_EQ(length(1), 5) << "no decision yet";
+  rounds(1, 5, 1);  // the average is 5 - 0.8^15 = 4.96, above 4.5
+  EXPECT_EQ(length(1), 7);
+  EXPECT_EQ(beside->next({.limit = 100, .batch_size = 1}), 7) << "sequences share the average";
+  rounds(5, 0, 1);  // 4.96 * 0.8^5 = 1.63, at most 2.5 - 0.25 and 4.5 - 0.25, above 0.5 - 0.25
+  EXPECT_EQ(length(1), 3);
+  rounds(20, 0, 1);
+  EXPECT_EQ(length(1), 1) << "the tier of small batches never decodes plainly";
+
+  EXPECT_EQ(length(8), 1) << "another tier";
+  EXPECT_EQ(length(31), 1);
+  rounds(8 * 15, 0, 8);  // 15 batches of 8 sequences; the average began at 0
+  EXPECT_EQ(length(8), 0);
+  rounds(8 * 5, 0, 8);
+  EXPECT_EQ(length(8), 1) << "five plain batches later it tries again";
+  EXPECT_EQ(length(64), 0);
+  EXPECT_EQ(parse_gamma_policy("tiers:warmup=0,interval=1,steps=1:2-4").value()()->next({.limit = 100}), 4);
+  for (const char* wrong : {"tiers:steps=1", "tiers:steps=1:3-1", "tiers:steps=8:1/1:2", "tiers:steps=1:",
+                            "tiers:steps=", "tiers:steps=1:1-x", "tiers:alpha=0", "tiers:interval=0"})
+    EXPECT_FALSE(parse_gamma_policy(wrong).ok()) << wrong;
+}
+
 TEST_F(GammaFile, ReplaysLinesAndArrays) {
   for (const char* text : {"3\n0 # plain\n7\n", "[3, 0,\n 7]\n"}) {
     const auto factory = parse_gamma_policy("replay:file=" + write(text)).value();
@@ -118,8 +151,9 @@ TEST(GammaPolicy, NoPolicyOfARequestDraftsMoreThanItMay) {
   const auto error = [](std::string_view text) {
     return parse_capped_gamma_policy(text, PolicyFiles::kRefused, 8).status();
   };
-  for (const char* text : {"fixed:gamma=9", "fixed:gamma=1024", "heuristic:start=9,max=9", "ewma:max=64",
-                           "ewma:found-max=9", "table:steps=1:5/8:9", "confidence:threshold=0.5,max=9"})
+  for (const char* text :
+       {"fixed:gamma=9", "fixed:gamma=1024", "heuristic:start=9,max=9", "ewma:max=64", "ewma:found-max=9",
+        "table:steps=1:5/8:9", "tiers:steps=1:1-9/8:0", "confidence:threshold=0.5,max=9"})
     EXPECT_NE(error(text).message().find("the longest draft that a request may ask for"), std::string::npos)
         << text << ": " << error(text).message();
   EXPECT_TRUE(error("table:steps=9:8/16:1").ok()) << "batch sizes are no lengths";
@@ -135,8 +169,9 @@ TEST(GammaPolicy, NoPolicyOfARequestDraftsMoreThanItMay) {
 // A request may name a policy of a megabyte.
 TEST(GammaPolicy, ErrorsDoNotRepeatLongValues) {
   const std::string much(1 << 20, 'x'), number(1 << 20, '1');
-  for (const std::string& text : {much, "fixed:" + much, "fixed:" + much + "=1", "fixed:gamma=" + number,
-                                  "ewma:decay=" + much, "table:steps=" + much, "table:steps=1:" + number})
+  for (const std::string& text :
+       {much, "fixed:" + much, "fixed:" + much + "=1", "fixed:gamma=" + number, "ewma:decay=" + much,
+        "table:steps=" + much, "table:steps=1:" + number, "tiers:steps=" + much, "tiers:steps=1:" + number})
     EXPECT_LT(error_of(text).size(), 300u) << text.substr(0, 20);
 }
 

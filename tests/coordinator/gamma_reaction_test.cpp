@@ -189,7 +189,7 @@ std::vector<std::string> guarded_policies() {
   std::vector<std::string> names;
   for (const GammaPolicyInfo& policy : gamma_policy_table())
     if (policy.name != "fixed" && policy.name != "replay" && policy.name != "table" &&
-        policy.name != "bandit")
+        policy.name != "bandit" && policy.name != "tiers")
       names.push_back(policy.name);
   return names;
 }
