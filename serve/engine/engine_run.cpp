@@ -91,10 +91,7 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
   // Peers that have joined already are sent a Shutdown; without one they would take the end for a loss.
   const bool has_peers = mpi || !cluster.pool.listen.empty() || cluster.targets_join();
   if (has_peers) note_first_signal();
-  // Ranks of an mpirun that still load would miss the Shutdown, so they are waited for.
-  const auto is_stopped = [&] {
-    return has_peers && noted_signal() != 0 && (!mpi || cluster.targets_join());
-  };
+  const auto is_stopped = [&] { return has_peers && noted_signal() != 0; };
   const Status ready = wait_until_ready(
       *coordinator, static_cast<size_t>(waits_for), std::chrono::seconds(cluster.models.startup_timeout_s),
       [&] {
@@ -103,6 +100,10 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
       },
       cluster.quiet);
   const Status target = ready.ok() ? serve_requests(run, *coordinator) : ready;
+  // Ranks of an mpirun that still load would miss the Shutdown, so they are waited for.
+  if (!ready.ok() && is_stopped() && mpi && !cluster.targets_join())
+    (void)wait_until_ready(*coordinator, static_cast<size_t>(workers),
+                           std::chrono::seconds(cluster.models.startup_timeout_s), [] { return Status(); });
   coordinator->shutdown();
   if (!ready.ok() && is_stopped()) {
     run.drained();
