@@ -34,47 +34,77 @@ struct MmaForm {
   // bits 16 x 3, 8 x 5 or 8 x 2 x 2 times 1 KB; all above the 26 KB that 4.8 TB/s and 0.7 us of latency ask
   // of a multiprocessor.
   static constexpr int kStages = (!kStaged ? 6 : kWarps == 8 ? 12 : 8) / Weights::kWords;
-  static constexpr int kRingLanes = kWarps * kStages * kTiles * static_cast<int>(kWarp);
-  static constexpr int kRingWords = kRingLanes * Weights::kWords;           // of 16 bytes
-  static constexpr int kRingScales = kRingLanes * Weights::kScaleWords;     // of 4 bytes
   static constexpr int kPartialFloats = kWarps * kTokens * kPartialStride;  // of one row tile of each warp
-  static constexpr size_t kFixedBytes =
-      kRingWords * size_t{16} + kRingScales * size_t{4} + kPartialFloats * sizeof(float);
 
-  static constexpr size_t shared_bytes(int64_t k) {
-    return kFixedBytes +
-           (kStaged ? static_cast<size_t>(kTokens * staged_stride<Weights>(k)) * sizeof(bf16) : 0);
+  // `columns` of activations, slices in whole steps.
+  static constexpr size_t shared_bytes(int64_t columns) {
+    return kWarps * size_t{WeightRing<MmaForm>::kBytes} + kPartialFloats * sizeof(float) +
+           (kStaged ? static_cast<size_t>(kTokens * staged_stride<Weights>(columns)) * sizeof(bf16) : 0);
+  }
+  static size_t shared_bytes(const Slices& slices) {
+    return shared_bytes(int64_t{slices.steps()} * Weights::kStepColumns);
   }
 };
 
-// The tokens of this pass, zeros beyond the last, into shared memory; 16 bytes at a time.
+// The tokens of this pass into shared memory, 16 bytes at a time: every slice from a whole step on, zeros
+// beyond it and beyond the last token.
 template <class Form>
-__device__ __forceinline__ void stage_tokens(const MmaArguments& a, int first_token, bf16* staged) {
-  const int groups = a.slices.k() / 8;
+__device__ __forceinline__ void stage_tokens(const MmaArguments& a, int first_token, int stride,
+                                             bf16* staged) {
+  constexpr int kColumns = Form::Weights::kStepColumns;
+  const int groups = a.slices.steps() * (kColumns / 8), last = a.slices.count - 1;
+  const bool is_shifted = a.slices.first_step[last] * kColumns != a.slices.begin[last];
   OUTRIDER_UNROLL_BY(8)
   for (int i = static_cast<int>(threadIdx.x); i < Form::kTokens * groups; i += Form::kThreads) {
-    const int token = i / groups, column = i % groups * 8;
-    const bool inside = first_token + token < a.rows;
+    const int token = i / groups, to = i % groups * 8;
+    int column = to, end = a.slices.k();
+    if (is_shifted) {
+      int s = 0;
+      while (to >= a.slices.first_step[s + 1] * kColumns) ++s;
+      column = a.slices.begin[s] + to - a.slices.first_step[s] * kColumns;
+      end = a.slices.begin[s + 1];
+    }
+    const bool inside = first_token + token < a.rows && column < end;
     const bf16* from = a.x + (first_token + token) * a.x_stride + column;
-    *reinterpret_cast<uint4*>(staged + token * staged_stride<typename Form::Weights>(a.slices.k()) + column) =
+    *reinterpret_cast<uint4*>(staged + token * stride + to) =
         inside ? *reinterpret_cast<const uint4*>(from) : uint4{};
   }
 }
 
-// Operand b of one step for every column tile.
+// Operand b of one step for every column tile, of activations that are not staged.
 template <class Form>
-__device__ __forceinline__ void load_step(const MmaArguments& a, const bf16* staged, int first_token,
-                                          int slice, int step,
+__device__ __forceinline__ void load_step(const MmaArguments& a, int first_token, int slice, int step,
                                           uint32_t (&b)[Form::kColumns][Form::Weights::kInputs]) {
   const int begin = step * Form::Weights::kStepColumns;
   const int columns = a.slices.begin[slice + 1] - a.slices.begin[slice] - begin;
   OUTRIDER_UNROLL
   for (int c = 0; c < Form::kColumns; ++c) {
-    const int token = c * 8 + static_cast<int>(threadIdx.x % kWarp) / 4;
-    const bool inside = Form::kStaged || first_token + token < a.rows;
-    const bf16* x = Form::kStaged ? staged + token * staged_stride<typename Form::Weights>(a.slices.k())
-                                  : a.x + (first_token + token) * a.x_stride;
-    Form::Weights::load_inputs(x + a.slices.begin[slice] + begin, inside ? columns : 0, a.wide, b[c]);
+    const int token = first_token + c * 8 + static_cast<int>(threadIdx.x % kWarp) / 4;
+    Form::Weights::load_inputs(a.x + token * a.x_stride + a.slices.begin[slice] + begin,
+                               token < a.rows ? columns : 0, a.wide, b[c]);
+  }
+}
+
+// All steps of the ring's next row tiles, of activations that are not staged.
+template <class Form>
+__device__ __forceinline__ void multiply_unstaged(const MmaArguments& a, WeightRing<Form>& weights,
+                                                  int first_token, int slice,
+                                                  float (&sum)[Form::kTiles][Form::kColumns][4]) {
+  using Weights = typename Form::Weights;
+  uint32_t b[Form::kColumns][Weights::kInputs], next_b[Form::kColumns][Weights::kInputs] = {};
+  load_step<Form>(a, first_token, slice, a.step_at(slice, 0), next_b);
+  for (int step = 0; step < weights.steps; ++step) {
+    OUTRIDER_UNROLL
+    for (int c = 0; c < Form::kColumns; ++c) OUTRIDER_UNROLL
+    for (int i = 0; i < Weights::kInputs; ++i) b[c][i] = next_b[c][i];
+    load_step<Form>(a, first_token, slice, a.step_at(slice, step + 1 == weights.steps ? 0 : step + 1),
+                    next_b);
+    weights.await();
+    OUTRIDER_UNROLL
+    for (int r = 0; r < Form::kTiles; ++r)
+      Weights::template add<Form::kColumns>(
+          a.form, Weights::template load<1>(a.form, weights.words_at(r), weights.scales_at(r)), b, sum[r]);
+    weights.advance();
   }
 }
 
@@ -113,10 +143,9 @@ __device__ __forceinline__ void combine_slices(const MmaArguments& a, const floa
 template <class Form>
 __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArguments a) {
   using Weights = typename Form::Weights;
-  constexpr int kColumns = Form::kColumns, kTiles = Form::kTiles, kStages = Form::kStages;
+  constexpr int kColumns = Form::kColumns, kTiles = Form::kTiles;
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
-  auto* ring_scales = reinterpret_cast<uint32_t*>(shared_memory<uint4>() + Form::kRingWords);
-  auto* partials = reinterpret_cast<float*>(ring_scales + Form::kRingScales);
+  auto* partials = reinterpret_cast<float*>(shared_memory() + Form::kWarps * WeightRing<Form>::kBytes);
   bf16* staged = reinterpret_cast<bf16*>(partials + Form::kPartialFloats);
 
   const int slice = warp % a.slices.count, group = warp / a.slices.count;
@@ -124,40 +153,31 @@ __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArgumen
   const bool is_chosen = a.chosen.counts != nullptr;
   if (is_chosen) await_inputs();  // which weights to fetch is among them
   const int tiles = a.tile_count();
-  const int stride = static_cast<int>(gridDim.y) * block_tiles;
+  const int tile_stride = static_cast<int>(gridDim.y) * block_tiles;
   const int first_tile = static_cast<int>(blockIdx.y) * block_tiles;
-  const int steps = a.step_count(slice);
   const int first_token = static_cast<int>(blockIdx.x) * Form::kTokens;
 
+  const auto stride =
+      static_cast<int>(staged_stride<Weights>(int64_t{a.slices.steps()} * Weights::kStepColumns));
+
   auto weights =
-      ring_of_warp<Form>(a, shared_memory<uint4>(), ring_scales, slice, first_tile + group * kTiles, stride);
-  OUTRIDER_UNROLL
-  for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
+      ring_of_warp<Form>(a, shared_memory(), slice, first_tile + group * kTiles, tile_stride);
+  weights.begin();
   if (!is_chosen) await_inputs();
   if constexpr (Form::kStaged) {
-    stage_tokens<Form>(a, first_token, staged);
+    stage_tokens<Form>(a, first_token, stride, staged);
     sync_block();
   }
 
-  uint32_t b[kColumns][Weights::kInputs], next_b[kColumns][Weights::kInputs] = {};
-  if (steps > 0) load_step<Form>(a, staged, first_token, slice, a.step_at(slice, 0), next_b);
-  int stage = 0;
-  for (int base = first_tile; base < tiles; base += stride) {
+  const bf16* const own = staged + lane / 4 * stride + a.slices.first_step[slice] * Weights::kStepColumns +
+                          lane % 4 * Weights::kNeighbours;
+  for (int base = first_tile; base < tiles; base += tile_stride) {
     float sum[kTiles][kColumns][4] = {};
-    const bool has_tile = base + group * kTiles < tiles;
-    for (int step = 0; has_tile && step < steps; ++step) {
-      OUTRIDER_UNROLL
-      for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
-      for (int i = 0; i < Weights::kInputs; ++i) b[c][i] = next_b[c][i];
-      load_step<Form>(a, staged, first_token, slice, a.step_at(slice, step + 1 == steps ? 0 : step + 1),
-                      next_b);
-      await_step<Form, kStages - 2>();
-      OUTRIDER_UNROLL
-      for (int r = 0; r < kTiles; ++r)
-        multiply_step<Weights, kColumns>(a.form, weights.words_at(stage, r), weights.scales_at(stage, r), b,
-                                         sum[r]);
-      weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
-      stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (base + group * kTiles < tiles && weights.steps > 0) {
+      if constexpr (Form::kStaged)
+        multiply_steps<Form>(a.form, weights, own, 8 * stride, sum[0]);
+      else
+        multiply_unstaged<Form>(a, weights, first_token, slice, sum);
     }
     OUTRIDER_UNROLL
     for (int r = 0; r < kTiles; ++r) {
@@ -185,7 +205,7 @@ void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments&
          {.grid_x = passes,
           .grid_y = blocks < resident ? blocks : resident,
           .threads = Form::kThreads,
-          .shared_bytes = Form::shared_bytes(arguments.slices.k()),
+          .shared_bytes = Form::shared_bytes(arguments.slices),
           .early = true},
          &matmul_mma<Form>, arguments);
 }
@@ -205,15 +225,15 @@ void launch_unstaged(StreamView stream, const MatmulShape& shape, const MmaArgum
 template <class Weights, int kColumns>
 void launch_skinny(StreamView stream, const MatmulShape& shape, WeightType type,
                    const MmaArguments& arguments) {
-  const bool aligned = arguments.slices.k() % 8 == 0 && shape.x_stride % 8 == 0;
+  const bool aligned = arguments.wide && arguments.slices.k() % 8 == 0;
   const auto fits = [&](size_t bytes) { return aligned && bytes <= static_cast<size_t>(shape.shared_bytes); };
   using Large = MmaForm<Weights, kColumns, 16>;
   using Small = MmaForm<Weights, kColumns, 8>;
   // A narrow matrix is spread over twice as many blocks, so that no multiprocessor is idle.
   const int large_blocks = arguments.tiles * arguments.slices.count / Large::kWarps;
-  if (large_blocks >= shape.multiprocessors && fits(Large::shared_bytes(arguments.slices.k())))
+  if (large_blocks >= shape.multiprocessors && fits(Large::shared_bytes(arguments.slices)))
     launch_mma<Large>(stream, shape, arguments);
-  else if (fits(Small::shared_bytes(arguments.slices.k())))
+  else if (fits(Small::shared_bytes(arguments.slices)))
     launch_mma<Small>(stream, shape, arguments);
   else if (kColumns == 1 || !matmul_wide(stream, shape, type, arguments))
     launch_unstaged<Weights>(stream, shape, arguments);
@@ -247,7 +267,7 @@ void launch_codes(StreamView stream, const MatmulShape& shape, const MmaArgument
 template <class Form>
 void allow_form(int64_t shared_bytes) {
   allow_shared_bytes(&matmul_mma<Form>,
-                     Form::kStaged ? static_cast<size_t>(shared_bytes) : Form::shared_bytes(0));
+                     Form::kStaged ? static_cast<size_t>(shared_bytes) : Form::shared_bytes(int64_t{0}));
 }
 
 template <class Weights>

@@ -22,27 +22,26 @@ struct SplitForm {
   static constexpr int kWarps = 8, kThreads = kWarps * static_cast<int>(kWarp);
   static constexpr int kTiles = 1;
   static constexpr int kStages = 12 / Weights::kWords;  // 45 KB of a block's weights under way
-  static constexpr int kRingLanes = kWarps * kStages * static_cast<int>(kWarp);
-  static constexpr int kRingWords = kRingLanes * Weights::kWords;        // of 16 bytes
-  static constexpr int kRingScales = kRingLanes * Weights::kScaleWords;  // of 4 bytes
 
   static size_t shared_bytes(int64_t columns) {
-    return kRingWords * size_t{16} + kRingScales * size_t{4} +
+    return kWarps * size_t{WeightRing<SplitForm>::kBytes} +
            static_cast<size_t>(kTokens * staged_stride<Weights>(columns)) * sizeof(bf16);
   }
 };
 
-// The tokens' activations of one slice, zeros beyond the last token, into shared memory.
+// The tokens' activations of one slice into shared memory, with zeros beyond the last token and the last
+// column.
 template <class Form>
-__device__ __forceinline__ void stage_slice(const MmaArguments& a, int begin, int columns, int64_t stride,
+__device__ __forceinline__ void stage_slice(const MmaArguments& a, int begin, int columns, int stride,
                                             bf16* staged) {
-  const int groups = columns / 8;
+  constexpr int kColumns = Form::Weights::kStepColumns;
+  const int groups = (columns + kColumns - 1) / kColumns * (kColumns / 8);
   OUTRIDER_UNROLL_BY(4)
   for (int i = static_cast<int>(threadIdx.x); i < Form::kTokens * groups; i += Form::kThreads) {
     const int token = i / groups, column = i % groups * 8;
     const bf16* from = a.x + token * a.x_stride + begin + column;
     *reinterpret_cast<uint4*>(staged + token * stride + column) =
-        token < a.rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
+        token < a.rows && column < columns ? *reinterpret_cast<const uint4*>(from) : uint4{};
   }
 }
 
@@ -51,39 +50,28 @@ template <class Form>
 __global__ void __launch_bounds__(Form::kThreads, 2)
     multiply_slice(const MmaArguments a, const Meeting meeting) {
   using Weights = typename Form::Weights;
-  constexpr int kColumns = Form::kColumns, kStages = Form::kStages;
+  constexpr int kColumns = Form::kColumns;
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
   const int slice = static_cast<int>(blockIdx.y), index = static_cast<int>(blockIdx.x) * Form::kWarps + warp;
-  auto* words = shared_memory<uint4>();
-  auto* scales = reinterpret_cast<uint32_t*>(words + Form::kRingWords);
-  auto* staged = reinterpret_cast<bf16*>(scales + Form::kRingScales);
+  auto* const rings = shared_memory();
+  auto* const staged = reinterpret_cast<bf16*>(rings + Form::kWarps * WeightRing<Form>::kBytes);
   const int begin = a.slices.begin[slice], columns = a.slices.begin[slice + 1] - begin;
-  const int64_t stride = staged_stride<Weights>(columns);
+  const auto stride = static_cast<int>(staged_stride<Weights>(columns));
 
   const bool is_chosen = a.chosen.counts != nullptr;
   if (is_chosen) await_inputs();  // which weights to fetch is among them
   const int tiles = a.tile_count();
   if (static_cast<int>(blockIdx.x) * Form::kWarps >= tiles) return;
-  auto weights = ring_of_warp<Form>(a, words, scales, slice, index, a.tiles);
-  OUTRIDER_UNROLL
-  for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
+  auto weights = ring_of_warp<Form>(a, rings, slice, index, a.tiles);
+  weights.begin();
   if (!is_chosen) await_inputs();
   stage_slice<Form>(a, begin, columns, stride, staged);
   sync_block();
   if (index >= tiles) return;
 
   float sum[kColumns][4] = {};
-  for (int step = 0, stage = 0; step < weights.steps; ++step) {
-    const int from = a.step_at(slice, step) * Weights::kStepColumns;
-    uint32_t b[kColumns][Weights::kInputs];
-    OUTRIDER_UNROLL
-    for (int c = 0; c < kColumns; ++c)
-      Weights::load_inputs(staged + (c * 8 + lane / 4) * stride + from, columns - from, true, b[c]);
-    await_step<Form, kStages - 2>();
-    multiply_step<Weights, kColumns>(a.form, weights.words_at(stage, 0), weights.scales_at(stage, 0), b, sum);
-    weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-  }
+  multiply_steps<Form>(a.form, weights, staged + lane / 4 * stride + lane % 4 * Weights::kNeighbours,
+                       8 * stride, sum);
   copy_async_wait<0>();
   const int tile = a.tile_at(index);
   OUTRIDER_UNROLL

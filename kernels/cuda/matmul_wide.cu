@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
       const uint4* const words = ring.at(stage) + warp_tile * Form::kTileWords + lane;
       const uint4* const tokens = ring.at(stage) + Form::kTokensAt + warp_token * kTokenWords;
       const auto* const scales = reinterpret_cast<const uint32_t*>(ring.at(stage) + Form::kScalesAt) +
-                                 warp_tile * Form::kTileScales + lane;
+                                 warp_tile * Form::kTileScales +
+                                 (Weights::kSharesWords ? lane / 4 * 4 : lane);
       if constexpr (Weights::kMayHaveMinimum)
         if (Weights::has_minimum(a.form)) {
           sum_stage<Form>(ring.at(stage) + Form::kTokensAt, input_sums);
@@ -133,8 +134,9 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
         typename Weights::Operand operands[Form::kTiles];
         OUTRIDER_UNROLL
         for (int r = 0; r < Form::kTiles; ++r)
-          operands[r] = Weights::load(a.form, words + r * Form::kTileWords + i * Weights::kWords * kLanes,
-                                      scales + r * Form::kTileScales);
+          operands[r] = Weights::template load<Weights::kSharesWords ? 1 : kLanes>(
+              a.form, words + r * Form::kTileWords + i * Weights::kWords * kLanes,
+              scales + r * Form::kTileScales);
         OUTRIDER_UNROLL
         for (int chunk = 0; chunk < Form::kChunks; ++chunk) {
           uint32_t b[Form::kChunk][Weights::kInputs];

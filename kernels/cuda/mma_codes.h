@@ -53,13 +53,11 @@ struct RowWords {
   }
 };
 
-// Words of a lane's two rows. `own`: the lane's word in the ring, beside the words of the three lanes that
-// share its rows.
+// Words of a lane's two rows. `first`: theirs, each kDistance behind the one before it.
 struct LaneWords {
   RowWords rows[2];
 
-  __device__ __forceinline__ LaneWords(const CodeForm& f, const uint32_t* own) {
-    const uint32_t* first = own - threadIdx.x % 4;
+  __device__ __forceinline__ LaneWords(const CodeForm& f, const uint32_t* first) {
     OUTRIDER_UNROLL
     for (int w = 0; w < CodeForm::kMaxWords; ++w) {
       const uint32_t pair = w < f.words ? first[w] : 0;
@@ -121,13 +119,14 @@ struct PublishedWeights : CodeInputs {
   static constexpr bool kMayHaveMinimum = kType == CodeType::kUnsigned4;
   static constexpr int kWords = kIsHalfBytes ? 1 : 2;
   static constexpr int kScaleWords = 1;
+  static constexpr int kScaleBytes = 8 * 4 * CodeForm::kMaxWords;
   static constexpr bool kSharesWords = true;
 
   struct Operand {
     uint32_t a[4][4];
     float scales[2][2], minima[2][2];  // by half of the step, and row
   };
-  // Three of four numbers may have been fetched by other lanes of the warp.
+  template <int kDistance>
   __device__ __forceinline__ static Operand load(const CodeForm& form, const uint4* words,
                                                  const uint32_t* numbers) {
     const LaneWords lane(form, numbers);
@@ -212,6 +211,7 @@ struct QuarterWeights : CodeInputs {
   static constexpr int kNeighbours = 4;
   static constexpr int kWords = 2;
   static constexpr int kScaleWords = 1;
+  static constexpr int kScaleBytes = 8 * 4 * CodeForm::kMaxWords;
   static constexpr bool kSharesWords = true;
 
   __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
@@ -229,11 +229,20 @@ struct QuarterWeights : CodeInputs {
       b[i * 2 + 1] = load_pair(x + own + 2, own + 2 < columns);
     }
   }
+  __device__ __forceinline__ static void load_staged(const bf16* x, uint32_t (&b)[kInputs]) {
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint2 four = *reinterpret_cast<const uint2*>(x + i * 16);
+      b[i * 2] = four.x;
+      b[i * 2 + 1] = four.y;
+    }
+  }
 
   struct Operand {
     uint32_t a[4][4];
     float scales[4][2];  // by unit and row
   };
+  template <int kDistance>
   __device__ __forceinline__ static Operand load(const CodeForm& form, const uint4* words,
                                                  const uint32_t* numbers) {
     const LaneWords lane(form, numbers);

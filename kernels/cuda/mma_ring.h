@@ -7,6 +7,7 @@
 #include "kernels/cuda/code_form.h"
 #include "kernels/cuda/cuda_layout.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/mma_weights.h"
 
 namespace outrider::cuda {
 
@@ -47,84 +48,144 @@ OUTRIDER_SHARED_CODE constexpr int64_t staged_stride(int64_t columns) {
 }
 
 // The copies of one warp: its slice of tile after tile, kStages - 1 steps ahead of what is multiplied. Each
-// lane copies and reads its own bytes of every tile, so no barrier is needed.
+// lane copies and reads its own words of every tile; scales are shared by the lanes of a warp.
 template <class Form>
 struct WeightRing {
-  static constexpr int kLanes = static_cast<int>(kWarp), kWords = Form::Weights::kWords;
+  using Weights = typename Form::Weights;
+  static constexpr int kLanes = static_cast<int>(kWarp);
+  static constexpr int kWordBytes = Weights::kWords * kLanes * 16;  // of a row tile and step
+  static constexpr int kTileBytes = kWordBytes + Weights::kScaleBytes;
+  static constexpr int kStageBytes = Form::kTiles * kTileBytes;
+  static constexpr int kBytes = Form::kStages * kStageBytes;  // of one warp
 
-  uint4* words = nullptr;             // of this lane: [stage][row tile][kWords], a warp's lanes side by side
-  uint32_t* scales = nullptr;         // of this lane: [stage][row tile][kScaleWords]
+  unsigned char* ring = nullptr;      // of this warp, at this lane's word
   const uint4* from_words = nullptr;  // of this lane and slice, in the first tile
-  const uint32_t* from_scales = nullptr;  // the same
-  const int32_t* tile_list = nullptr;     // where only some are chosen, as in ChosenWork
-  const int32_t* step_list = nullptr;     // the same, of this slice
-  int64_t tile_steps = 0;                 // from one row tile to the next
+  const uint4* from_scales = nullptr;
+  const int32_t* tile_list = nullptr;  // where only some are chosen, as in ChosenWork
+  const int32_t* step_list = nullptr;  // the same, of this slice
+  int64_t tile_steps = 0;              // from one row tile to the next
   int tiles = 0, steps = 0, stride = 0;
-  int tile = 0, step = 0;                        // to be fetched next
-  int scale_words = Form::Weights::kScaleWords;  // of a pair of rows and step
-  bool has_word = true;                          // this lane copies one of the words that four lanes share
+  int scale_copies = 0;     // of 16 bytes, of a step's scales
+  bool has_scales = false;  // this lane makes one of them
+  int lane_scales = 0;      // bytes from the lane's word to the scales of its rows
+  int tile = 0, step = 0;   // of the run that is fetched
 
-  __device__ __forceinline__ uint4* words_at(int stage, int r) const {
-    return words + (stage * Form::kTiles + r) * kWords * kLanes;
+  // Steps that follow each other in memory are a run: a slice of a tile, or one step where steps are chosen.
+  int run = 0;  // its steps that are not fetched yet; 0: all is fetched
+  const uint4* next_words[Form::kTiles] = {};
+  const uint4* next_scales[Form::kTiles] = {};
+  int read = 0;  // where the stage that is multiplied begins in the ring
+
+  __device__ __forceinline__ const uint4* words_at(int r) const {
+    return reinterpret_cast<const uint4*>(ring + read + r * kTileBytes);
   }
-  __device__ __forceinline__ uint32_t* scales_at(int stage, int r) const {
-    return scales + (stage * Form::kTiles + r) * Form::Weights::kScaleWords * kLanes;
+  __device__ __forceinline__ const uint32_t* scales_at(int r) const {
+    return reinterpret_cast<const uint32_t*>(ring + read + r * kTileBytes + lane_scales);
   }
-  __device__ __forceinline__ void fetch(int stage) {
-    if (tile < tiles && steps > 0) {
+  __device__ __forceinline__ void begin_run() {
+    const bool is_there = tile < tiles && steps > 0;
+    run = !is_there ? 0 : step_list ? 1 : steps;
+    if (!is_there) return;
+    const int of_tile = step_list ? step_list[step] : 0;
+    OUTRIDER_UNROLL
+    for (int r = 0; r < Form::kTiles; ++r) {
+      if (tile + r >= tiles) continue;
+      const int64_t at = (tile_list ? tile_list[tile + r] : tile + r) * tile_steps + of_tile;
+      next_words[r] = from_words + at * (kWordBytes / 16);
+      if constexpr (Weights::kScaleBytes > 0) next_scales[r] = from_scales + at * scale_copies;
+    }
+  }
+  __device__ __forceinline__ void end_run() {
+    if (!step_list || ++step == steps) {
+      step = 0;
+      tile += stride;
+    }
+    begin_run();
+  }
+  // The next step into the stage that begins at `to`.
+  __device__ __forceinline__ void fetch(int to) {
+    if (run > 0) {
       OUTRIDER_UNROLL
       for (int r = 0; r < Form::kTiles; ++r) {
-        if (tile + r >= tiles) continue;
-        const int64_t at =
-            (tile_list ? tile_list[tile + r] : tile + r) * tile_steps + (step_list ? step_list[step] : step);
+        if (r > 0 && tile + r >= tiles) continue;
+        unsigned char* const lane_word = ring + to + r * kTileBytes;
         OUTRIDER_UNROLL
-        for (int w = 0; w < kWords; ++w)
-          copy_async_16(words_at(stage, r) + w * kLanes, from_words + (at * kWords + w) * kLanes);
-        OUTRIDER_UNROLL
-        for (int w = 0; w < Form::Weights::kScaleWords; ++w)
-          if (has_word)
-            copy_async_4(scales_at(stage, r) + w * kLanes, from_scales + at * 8 * scale_words + w);
+        for (int w = 0; w < Weights::kWords; ++w)
+          copy_async_16(lane_word + w * kLanes * 16, next_words[r] + w * kLanes);
+        next_words[r] += kWordBytes / 16;
+        if constexpr (Weights::kScaleBytes > 0) {
+          if (has_scales) copy_async_16(lane_word + kWordBytes, next_scales[r]);
+          next_scales[r] += scale_copies;
+        }
       }
-      if (++step == steps) {
-        step = 0;
-        tile += stride;
-      }
+      if (--run == 0) end_run();
     }
     copy_async_commit();
   }
+  // The first kStages - 1 steps.
+  __device__ __forceinline__ void begin() {
+    begin_run();
+    OUTRIDER_UNROLL_BY(1)
+    for (int stage = 0; stage < Form::kStages - 1; ++stage) fetch(stage * kStageBytes);
+  }
+  // Waits until the step to be multiplied has arrived, including what other lanes copied.
+  __device__ __forceinline__ void await() const {
+    copy_async_wait<Form::kStages - 2>();
+    if constexpr (Weights::kScaleBytes > 0) sync_warp();
+  }
+  // Behind a multiplied step: a further one is fetched into the stage that was read before it.
+  __device__ __forceinline__ void advance() {
+    fetch(read == 0 ? kBytes - kStageBytes : read - kStageBytes);
+    read = read == kBytes - kStageBytes ? 0 : read + kStageBytes;
+  }
 };
 
-// Waits until all steps of this warp but the latest kPending have arrived, including those copied by other
-// lanes where lanes share words.
-template <class Form, int kPending>
-__device__ __forceinline__ void await_step() {
-  copy_async_wait<kPending>();
-  if constexpr (Form::Weights::kSharesWords) sync_warp();
-}
-
-// The ring of warp `warp` in shared memory that begins with `words` and `scales`, from tile `tile` on.
+// The ring of this warp in shared memory that begins with those of all warps, from tile `tile` on.
 template <class Form>
-__device__ __forceinline__ WeightRing<Form> ring_of_warp(const MmaArguments& a, uint4* words,
-                                                         uint32_t* scales, int slice, int tile, int stride) {
+__device__ __forceinline__ WeightRing<Form> ring_of_warp(const MmaArguments& a, unsigned char* rings,
+                                                         int slice, int tile, int stride) {
   using Weights = typename Form::Weights;
-  constexpr int kLanes = static_cast<int>(kWarp), kWarpRing = Form::kStages * Form::kTiles * kLanes;
+  using Ring = WeightRing<Form>;
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
   const int64_t first_step = a.slices.first_step[slice];
-  const int scale_words = Weights::kSharesWords ? a.form.words : Weights::kScaleWords;
-  const int word = Weights::kSharesWords ? lane % 4 : 0;
-  return {.words = words + warp * kWarpRing * Weights::kWords + lane,
-          .scales = scales + warp * kWarpRing * Weights::kScaleWords + lane,
-          .from_words = a.weights + first_step * Weights::kWords * kLanes + lane,
-          .from_scales = a.scales + (first_step * 8 + lane / 4) * scale_words + word,
+  const int scale_words = Weights::kSharesWords ? a.form.words : Weights::kScaleWords;  // of a pair of rows
+  const int scale_copies = 8 * scale_words * 4 / 16;
+  return {.ring = rings + warp * Ring::kBytes + lane * 16,
+          .from_words = a.weights + first_step * (Ring::kWordBytes / 16) + lane,
+          .from_scales = reinterpret_cast<const uint4*>(a.scales) + first_step * scale_copies + lane,
           .tile_list = a.chosen.tiles,
           .step_list = a.chosen.steps ? a.chosen.steps + first_step : nullptr,
           .tile_steps = a.slices.steps(),
           .tiles = a.tile_count(),
           .steps = a.step_count(slice),
           .stride = stride,
-          .tile = tile,
-          .scale_words = scale_words,
-          .has_word = !Weights::kSharesWords || word < scale_words};
+          .scale_copies = scale_copies,
+          .has_scales = lane < scale_copies,
+          .lane_scales = Ring::kWordBytes - lane * 16 + lane / 4 * scale_words * 4,
+          .tile = tile};
+}
+
+// All steps of the ring's next row tile; only of forms with one row tile at a time. `staged`: the
+// activations of this lane's first token, at its columns in the slice's first step. `next_token`: elements
+// from one of the lane's tokens to the next.
+template <class Form>
+__device__ __forceinline__ void multiply_steps(const CodeForm& form, WeightRing<Form>& ring,
+                                               const bf16* staged, int next_token,
+                                               float (&sum)[Form::kColumns][4]) {
+  using Weights = typename Form::Weights;
+  static_assert(Form::kTiles == 1);
+  const bf16* from = staged;
+  for (int step = 0; step < ring.steps; ++step) {
+    if (ring.step_list) from = staged + ring.step_list[step] * Weights::kStepColumns;
+    uint32_t b[Form::kColumns][Weights::kInputs];
+    OUTRIDER_UNROLL
+    for (int c = 0; c < Form::kColumns; ++c) Weights::load_staged(from + c * next_token, b[c]);
+    from += Weights::kStepColumns;
+    ring.await();
+    Weights::template add<Form::kColumns>(
+        form, Weights::template load<1>(form, ring.words_at(0), ring.scales_at(0)), b, sum);
+    ring.advance();
+  }
 }
 
 // Products of at most kFewRows tokens with few rows of weights: matmul_split.cu. False where it does not

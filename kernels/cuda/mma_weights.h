@@ -19,9 +19,9 @@ __device__ __forceinline__ uint32_t load_pair(const bf16* x, bool inside) {
 struct PairWeights {
   static constexpr int kStepColumns = kStep;
   static constexpr int kWords = 1;       // of 16 bytes that a lane copies of a row tile
-  static constexpr int kScaleWords = 0;  // that a lane copies of a row tile's scales
-  // Whether the four lanes that have the same rows copy one word of scales and zeros each, and share the four
-  // words.
+  static constexpr int kScaleWords = 0;  // of 4 bytes, of a pair of rows' scales
+  static constexpr int kScaleBytes = 0;  // of a row tile's scales, at most
+  // Whether scales are the words of a CodeForm: one to four for a pair of rows, as the form says.
   static constexpr bool kSharesWords = false;
   static constexpr int kInputs = 2;       // words that a lane has of a token's activations,
   static constexpr int kNeighbours = 4;   // in runs of this length
@@ -33,6 +33,8 @@ struct PairWeights {
   struct Operand {
     uint32_t a[4];
   };
+  // load(): `words` is the lane's first word of a row tile, `scales` the first of the scales of its rows, and
+  // kDistance words behind it is the next one.
 
   // x: the token's activations of this step, of which `columns` exist. wide: aligned to 16 bytes.
   __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
@@ -47,7 +49,14 @@ struct PairWeights {
     b[0] = load_pair(x + own, own < columns);
     b[1] = load_pair(x + own + 2, own + 2 < columns);
   }
+  // x: the token's activations of this step in shared memory, at this lane's first column.
+  __device__ __forceinline__ static void load_staged(const bf16* x, uint32_t (&b)[kInputs]) {
+    const uint2 four = *reinterpret_cast<const uint2*>(x);
+    b[0] = four.x;
+    b[1] = four.y;
+  }
 
+  template <int kDistance>
   __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words, const uint32_t*) {
     const uint4 word = *words;
     return {{word.x, word.y, word.z, word.w}};
@@ -68,6 +77,7 @@ struct HalfWeights : PairWeights {
   struct Operand {
     uint32_t upper[4], rest[4];
   };
+  template <int kDistance>
   __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words, const uint32_t*) {
     const uint4 word = *words;
     const uint32_t halves[4] = {word.x, word.y, word.z, word.w};
@@ -149,6 +159,16 @@ struct CodeInputs {
       for (int i = 0; i < 4; ++i) b[half * 4 + i] = load_pair(x + own + i * 2, own + i * 2 < columns);
     }
   }
+  __device__ __forceinline__ static void load_staged(const bf16* x, uint32_t (&b)[kInputs]) {
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const uint4 eight = *reinterpret_cast<const uint4*>(x + half * 32);
+      b[half * 4] = eight.x;
+      b[half * 4 + 1] = eight.y;
+      b[half * 4 + 2] = eight.z;
+      b[half * 4 + 3] = eight.w;
+    }
+  }
 
   // Instruction i of the step with its inputs.
   template <int kColumns>
@@ -184,11 +204,13 @@ template <WeightType kType>
 struct CodeWeights : CodeInputs {
   static constexpr int kWords = 2;
   static constexpr int kScaleWords = 1;
+  static constexpr int kScaleBytes = 8 * 4;
 
   struct Operand {
     uint32_t a[4][4];
     uint32_t scales;
   };
+  template <int kDistance>
   __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words,
                                                  const uint32_t* scales) {
     Operand own{.a = {}, .scales = *scales};
@@ -220,16 +242,18 @@ struct CodeWeights : CodeInputs {
 struct HalfByteWeights : CodeInputs {
   static constexpr int kWords = 1;
   static constexpr int kScaleWords = 2;
+  static constexpr int kScaleBytes = 8 * 8;
 
   struct Operand {
     uint32_t a[4][4];
     uint32_t scales[2];
   };
+  template <int kDistance>
   __device__ __forceinline__ static Operand load(const CodeForm&, const uint4* words,
                                                  const uint32_t* scales) {
     const uint4 word = *words;
     const uint32_t codes[4] = {word.x, word.y, word.z, word.w};
-    Operand own{.a = {}, .scales = {scales[0], scales[kWarp]}};
+    Operand own{.a = {}, .scales = {scales[0], scales[kDistance]}};
     OUTRIDER_UNROLL
     for (int i = 0; i < 4; ++i) {
       own.a[i][0] = widen_half_bytes(codes[i]);
@@ -252,14 +276,5 @@ struct HalfByteWeights : CodeInputs {
     }
   }
 };
-
-// A step of one row tile.
-template <class Weights, int kColumns>
-__device__ __forceinline__ void multiply_step(const CodeForm& form, const uint4* words,
-                                              const uint32_t* scales,
-                                              const uint32_t (&b)[kColumns][Weights::kInputs],
-                                              float (&sum)[kColumns][4]) {
-  Weights::template add<kColumns>(form, Weights::load(form, words, scales), b, sum);
-}
 
 }  // namespace outrider::cuda

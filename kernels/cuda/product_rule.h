@@ -34,7 +34,7 @@ struct WideProduct {
 // weights and scales, and the parts of a row tile.
 constexpr int64_t staged_bytes(WeightType type, int64_t k) {
   const bool is_codes = is_quantized(type);
-  const int64_t scales = type == WeightType::kInt4 ? 24 << 10 : is_codes ? 6 << 10 : 0;
+  const int64_t scales = type == WeightType::kInt4 ? 6 << 10 : is_codes ? 3 << 9 : 0;
   return (48 << 10) + scales + (10 << 10) + kFewRows * 2 * ((k + 63) / 64 * 64 + (is_codes ? 32 : 16));
 }
 

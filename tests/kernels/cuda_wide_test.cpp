@@ -73,7 +73,7 @@ TEST_F(CudaWideProducts, WideProductsHaveTheBitsOfTheOthers) {
 // form that stages nothing, from the ring of the wide one.
 TEST_F(CudaWideProducts, LongContractionsHaveTheBitsOfTheOthers) {
   for (WeightType type : kMatrixTypes) {
-    const int64_t k = is_quantized(type) ? 5264 : 8192;
+    const int64_t k = is_quantized(type) ? 5328 : 8192;
     ASSERT_GT(staged_bytes(type, k), info.shared_bytes);
     const Product product(type, even_slices(k, step_columns(type)), 40, *stream);
     for (const int64_t rows : {9, 16}) {
