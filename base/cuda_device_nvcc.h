@@ -42,6 +42,9 @@ __device__ __forceinline__ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c
   return d;
 }
 
+// Bytes 1 and 3 of a word in the low halves of its half words.
+__device__ __forceinline__ uint32_t odd_bytes(uint32_t word) { return __byte_perm(word, 0, 0x4341); }
+
 __device__ __forceinline__ float float_of_half(uint16_t half) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));

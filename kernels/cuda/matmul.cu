@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArgumen
       for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int column = c * 8 + lane % 4 * 2 + i % 2, row = lane / 4 + (i >= 2 ? 8 : 0);
-        partials[(warp * Form::kTokens + column) * kPartialStride + row] = sum[r][c][i];
+        partials[(warp * Form::kTokens + column) * kPartialStride + row] = sum[r][c][i] * Weights::kSumUnit;
       }
       sync_block();
       combine_slices<Form>(a, partials, base + r, tiles, first_token);

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(Form::kThreads, 2)
   for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
   for (int i = 0; i < 4; ++i) {
     const int token = c * 8 + lane % 4 * 2 + i % 2, row = lane / 4 + (i >= 2 ? 8 : 0);
-    if (token < a.rows) meeting.at(slice, token, tile)[row] = sum[c][i];
+    if (token < a.rows) meeting.at(slice, token, tile)[row] = sum[c][i] * Weights::kSumUnit;
   }
   if (meeting.is_last(tile, a.slices.count)) combine_tile(a, meeting, tile, 0, a.rows);
 }

@@ -164,6 +164,7 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
       }
       stage = stage + 1 == Form::kStages ? 0 : stage + 1;
     }
+    for_each_sum<Form>(sums, [](float& sum, int) { sum *= Weights::kSumUnit; });
     if constexpr (kIsStacked) stack.add(s, a.slices.count, sums);
   }
   copy_async_wait<0>();

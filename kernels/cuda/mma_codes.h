@@ -67,28 +67,20 @@ struct LaneWords {
   }
 };
 
-__device__ __forceinline__ uint32_t pair_of(float value) {
-  return static_cast<uint32_t>(to_bf16(value).bits) * 0x00010001u;
+constexpr bool is_whole(CodeType type) {
+  return type == CodeType::kUnsigned4 || type == CodeType::kUnsigned8;
 }
 
-// The constant added to a row's codes as they are widened.
+// What is added to a row's codes as they are widened.
 template <CodeType kType>
 __device__ __forceinline__ uint32_t code_base(int32_t zero) {
-  if constexpr (kType == CodeType::kUnsigned4)
-    return 0xc300c300u | static_cast<uint32_t>(zero) * 0x00010001u;  // -(128 + zero), which is below 128
-  else if constexpr (kType == CodeType::kUnsigned8)
-    return pair_of(static_cast<float>(128 - zero));
-  else
-    return 0;
+  return is_whole(kType) ? minus_whole(zero) : 0;
 }
 
-// Two of a word's codes of four bits, in the low halves of its bytes 0 and 2.
-template <CodeType kType>
-__device__ __forceinline__ uint32_t number_pair(uint32_t codes, uint32_t base) {
-  if constexpr (kType == CodeType::kUnsigned4)
-    return fma_pairs((codes & 0x000f000fu) | 0x43004300u, 0x3f803f80u, base);
-  else  // exponent and mantissa of e2m1 in those of bf16 are 2^-126 times the number, its subnormal too
-    return fma_pairs((codes & 0x00070007u) << 6 | (codes & 0x00080008u) << 12, 0x7e807e80u, 0);
+// Two of a word's e2m1, in the low halves of its bytes 0 and 2: exponent and mantissa in those of bf16 are
+// 2^-126 times the number, its subnormal too.
+__device__ __forceinline__ uint32_t e2m1_pair(uint32_t codes) {
+  return fma_pairs((codes & 0x00070007u) << 6 | (codes & 0x00080008u) << 12, 0x7e807e80u, 0);
 }
 
 // Operand a of instruction i of a half step: `word` has the codes of both rows where they are of four bits,
@@ -96,19 +88,19 @@ __device__ __forceinline__ uint32_t number_pair(uint32_t codes, uint32_t base) {
 template <CodeType kType>
 __device__ __forceinline__ void widen_codes(uint32_t word, uint32_t second, const uint32_t (&base)[2],
                                             uint32_t (&a)[4]) {
-  if constexpr (code_bits(kType) == 4) {
-    a[0] = number_pair<kType>(word, base[0]);
-    a[1] = number_pair<kType>(word >> 8, base[1]);
-    a[2] = number_pair<kType>(word >> 4, base[0]);
-    a[3] = number_pair<kType>(word >> 12, base[1]);
+  if constexpr (kType == CodeType::kUnsigned4) {
+    widen_half_bytes(word, base, a);
+  } else if constexpr (kType == CodeType::kE2m1) {
+    a[0] = e2m1_pair(word);
+    a[1] = e2m1_pair(word >> 8);
+    a[2] = e2m1_pair(word >> 4);
+    a[3] = e2m1_pair(word >> 12);
   } else if constexpr (kType == CodeType::kE4m3) {
     widen<WeightType::kFloat8>(word, a[0], a[2]);
     widen<WeightType::kFloat8>(second, a[1], a[3]);
   } else {
-    widen<WeightType::kInt8>(word, a[0], a[2]);
-    widen<WeightType::kInt8>(second, a[1], a[3]);
-    OUTRIDER_UNROLL
-    for (int i = 0; i < 4; ++i) a[i] = fma_pairs(a[i], 0x3f803f80u, base[i % 2]);
+    widen_bytes(word ^ 0x80808080u, base[0], a[0], a[2]);  // their upper bits are flipped
+    widen_bytes(second ^ 0x80808080u, base[1], a[1], a[3]);
   }
 }
 
@@ -117,6 +109,7 @@ template <CodeType kType>
 struct PublishedWeights : CodeInputs {
   static constexpr bool kIsHalfBytes = code_bits(kType) == 4;
   static constexpr bool kMayHaveMinimum = kType == CodeType::kUnsigned4;
+  static constexpr float kSumUnit = is_whole(kType) ? kWholeUnit : 1;
   static constexpr int kWords = kIsHalfBytes ? 1 : 2;
   static constexpr int kScaleWords = 1;
   static constexpr int kScaleBytes = 8 * 4 * CodeForm::kMaxWords;
@@ -156,8 +149,8 @@ struct PublishedWeights : CodeInputs {
     }
     return own;
   }
-  // By half of the step and the lane's tokens: sums of activations, which minima are multiplied with. They
-  // are the same for all rows of weights.
+  // By half of the step and the lane's tokens: 1 / kWholeUnit of sums of activations, which minima are
+  // multiplied with. They are the same for all rows of weights.
   template <int kColumns>
   using InputSums = float[2][kColumns][2];
   __device__ __forceinline__ static bool has_minimum(const CodeForm& form) {
@@ -166,7 +159,8 @@ struct PublishedWeights : CodeInputs {
   template <int kColumns>
   __device__ __forceinline__ static void sum_inputs(const uint32_t (&b)[kColumns][kInputs],
                                                     InputSums<kColumns>& inputs) {
-    constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+    static_assert(kWholeUnit == 64);
+    constexpr uint32_t kOnes[4] = {0x3c803c80u, 0x3c803c80u, 0x3c803c80u, 0x3c803c80u};  // 1 / 64
     OUTRIDER_UNROLL
     for (int half = 0; half < 2; ++half) {
       float unit[kColumns][4] = {};
@@ -208,6 +202,7 @@ struct PublishedWeights : CodeInputs {
 
 // Units of 16 columns, an instruction each: codes lie as quarter_code_offset says.
 struct QuarterWeights : CodeInputs {
+  static constexpr float kSumUnit = kWholeUnit;
   static constexpr int kNeighbours = 4;
   static constexpr int kWords = 2;
   static constexpr int kScaleWords = 1;

@@ -29,6 +29,8 @@ struct PairWeights {
   // Whether weights become bf16 by instructions, so that few warps should do it to the same ones.
   static constexpr bool kIsWidened = false;
   static constexpr bool kMayHaveMinimum = false;  // as PublishedWeights
+  // Sums are to be multiplied with it. A power of two, so that it rounds nothing.
+  static constexpr float kSumUnit = 1;
 
   struct Operand {
     uint32_t a[4];
@@ -106,16 +108,30 @@ struct HalfWeights : PairWeights {
   }
 };
 
-// The four codes of eight bits of a word as bf16: bytes 0 and 2, then 1 and 3. Every step of it is exact.
+// Whole numbers from 0 to 255 in the low bytes of half words are, read as bf16, 2^-133 times as large: the
+// subnormal ones and the first that are not lie evenly. So one instruction makes bf16 of codes and subtracts
+// their zero. 2^127 is the largest factor, so the results are 1 / kWholeUnit of the numbers. All exact.
+constexpr float kWholeUnit = 64;
+constexpr uint32_t kOfBytes = 0x7f007f00u;       // 2^127
+constexpr uint32_t kOfHighHalves = 0x7d007d00u;  // 2^123: of codes of four bits in the high halves of bytes
+
+// The same of a zero, to be added.
+__device__ __forceinline__ uint32_t minus_whole(int32_t zero) {
+  return fma_pairs(static_cast<uint32_t>(zero) * 0x00010001u, 0xff00ff00u, 0);
+}
+
+// The codes of eight bits without a sign of a word, less a zero, as bf16: bytes 0 and 2, then 1 and 3.
+__device__ __forceinline__ void widen_bytes(uint32_t codes, uint32_t minus_zero, uint32_t& even,
+                                            uint32_t& odd) {
+  even = fma_pairs(codes & 0x00ff00ffu, kOfBytes, minus_zero);
+  odd = fma_pairs(odd_bytes(codes), kOfBytes, minus_zero);
+}
+
+// The four codes of eight bits of a word, int8 as 1 / kWholeUnit of the numbers.
 template <WeightType kType>
 __device__ __forceinline__ void widen(uint32_t codes, uint32_t& even, uint32_t& odd) {
   if constexpr (kType == WeightType::kInt8) {
-    // 128 + the low seven bits, less 128, or 256 where the sign is set.
-    const auto number = [](uint32_t bytes) {
-      return fma_pairs((bytes & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (bytes & 0x00800080u) | 0xc300c300u);
-    };
-    even = number(codes);
-    odd = number(codes >> 8);
+    widen_bytes(codes ^ 0x80808080u, 0xc000c000u, even, odd);  // -128 / 64
   } else {
     // Exponent and mantissa of e4m3 in those of bf16 are 2^-120 times the number, subnormals too.
     const auto number = [](uint32_t bytes) {  // in the high half of each half word
@@ -126,9 +142,14 @@ __device__ __forceinline__ void widen(uint32_t codes, uint32_t& even, uint32_t& 
   }
 }
 
-// Two of a word's codes of four bits, in the low halves of its bytes 0 and 2, as bf16: 128 + code, less 136.
-__device__ __forceinline__ uint32_t widen_half_bytes(uint32_t codes) {
-  return fma_pairs((codes & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
+// The codes of four bits of a word, less a zero for each of its rows: operand a of an instruction.
+__device__ __forceinline__ void widen_half_bytes(uint32_t codes, const uint32_t (&minus_zero)[2],
+                                                 uint32_t (&a)[4]) {
+  const uint32_t second = codes >> 8;
+  a[0] = fma_pairs(codes & 0x000f000fu, kOfBytes, minus_zero[0]);
+  a[1] = fma_pairs(second & 0x000f000fu, kOfBytes, minus_zero[1]);
+  a[2] = fma_pairs(codes & 0x00f000f0u, kOfHighHalves, minus_zero[0]);
+  a[3] = fma_pairs(second & 0x00f000f0u, kOfHighHalves, minus_zero[1]);
 }
 
 // Codes: a step is four instructions over 64 columns, of which a lane has two runs of eight neighbours.
@@ -140,6 +161,7 @@ struct CodeInputs {
   static constexpr bool kSharesWords = false;
   static constexpr bool kIsWidened = true;
   static constexpr bool kMayHaveMinimum = false;
+  static constexpr float kSumUnit = 1;
 
   // wide: activations are aligned to 16 bytes.
   __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
@@ -205,6 +227,7 @@ struct CodeWeights : CodeInputs {
   static constexpr int kWords = 2;
   static constexpr int kScaleWords = 1;
   static constexpr int kScaleBytes = 8 * 4;
+  static constexpr float kSumUnit = kType == WeightType::kInt8 ? kWholeUnit : 1;
 
   struct Operand {
     uint32_t a[4][4];
@@ -243,6 +266,7 @@ struct HalfByteWeights : CodeInputs {
   static constexpr int kWords = 1;
   static constexpr int kScaleWords = 2;
   static constexpr int kScaleBytes = 8 * 8;
+  static constexpr float kSumUnit = kWholeUnit;
 
   struct Operand {
     uint32_t a[4][4];
@@ -255,12 +279,7 @@ struct HalfByteWeights : CodeInputs {
     const uint32_t codes[4] = {word.x, word.y, word.z, word.w};
     Operand own{.a = {}, .scales = {scales[0], scales[kDistance]}};
     OUTRIDER_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      own.a[i][0] = widen_half_bytes(codes[i]);
-      own.a[i][1] = widen_half_bytes(codes[i] >> 8);
-      own.a[i][2] = widen_half_bytes(codes[i] >> 4);
-      own.a[i][3] = widen_half_bytes(codes[i] >> 12);
-    }
+    for (int i = 0; i < 4; ++i) widen_half_bytes(codes[i], {0xbe00be00u, 0xbe00be00u}, own.a[i]);  // -8 / 64
     return own;
   }
   template <int kColumns>

@@ -80,6 +80,7 @@ float shuffle_xor(float value, int lanes);
 void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 uint32_t transpose_8x8(uint32_t pair);
 uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c);
+inline uint32_t odd_bytes(uint32_t word) { return word >> 8 & 0x00ff00ffu; }
 inline float float_of_half(uint16_t half) { return half_to_float(half); }
 void copy_async_16(void* shared, const void* global);
 void copy_async_4(void* shared, const void* global);
