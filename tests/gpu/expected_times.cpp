@@ -19,6 +19,10 @@ constexpr double kReadOfOne = 0.7 * 64 * kClock;  // that one multiprocessor rea
 constexpr int kWarpsOfWideBlock = 8;
 constexpr double kOfStage = 150;  // instructions of a warp of theirs, for 64 columns, in machine code for
                                   // sm_90: barrier, places of what is fetched next, the end of loops
+// Instructions of a warp that keeps copies of weights in flight (mma_ring.h), for a step of 16 columns and of
+// 64 columns of codes, beside those that HeldWeights counts: copies, the wait for them, the end of the loop.
+// Counted in machine code for sm_90.
+constexpr double kOfRingStep = 31, kOfCodeRingStep = 50;
 constexpr int64_t kSharedBytes = int64_t{227} << 10;  // that a block may have
 
 // H100 and H200 have the same multiprocessors and caches.
@@ -57,11 +61,11 @@ HeldWeights held(WeightType type) {
   const double bytes = bits / 8.0;
   switch (type) {
     case WeightType::kInt8:
-      return {bytes + 2.0 / 64, bits, 4, 8 * 7, 4, true, true, 0, 2};
+      return {bytes + 2.0 / 64, bits, 4, 8 * 5, 4, true, true, 0, 2};
     case WeightType::kFloat8:
       return {bytes + 2.0 / 64, bits, 4, 8 * 8, 4, true, true, 0, 2};
     case WeightType::kInt4:
-      return {bytes + 2.0 / 32, bits, 4, 4 * 11, 8, true, true, 0, 2};
+      return {bytes + 2.0 / 32, bits, 4, 4 * 9, 8, true, true, 0, 2};
     case WeightType::kFloat16:  // two numbers of bf16
       return {bytes, bits, 8, 16 * 9, 0, true, false};
     default:
@@ -69,13 +73,17 @@ HeldWeights held(WeightType type) {
   }
 }
 
-// As our own codes, with the words of two rows taken apart for every unit.
+// As our own codes, with the words of two rows taken apart for every unit, which is counted in machine code.
+// Most of these instructions ask which kinds of scales and zeros there are.
 HeldWeights held(const cuda::CodeForm& form) {
-  const double of_words = 12.0 * form.units() + 4 * form.words, scaled = 4.0 * form.units();
-  const double widened = form.code == CodeType::kUnsigned8 ? 8 * 7 + 4 * 4
+  const double of_zeros = form.zero_type == ZeroType::kStored ? 23.0 * form.units() : 0;
+  const bool is_whole = form.code == CodeType::kUnsigned4 || form.code == CodeType::kUnsigned8;
+  const double of_words = (form.units() == 1 ? (is_whole ? 57 : 38) : is_whole ? 130 : 64) + of_zeros;
+  const double scaled = 4.0 * form.units();
+  const double widened = form.code == CodeType::kUnsigned8 ? 8 * 5
                          : form.code == CodeType::kE4m3    ? 8 * 8
                          : form.code == CodeType::kE2m1    ? 4 * 18
-                                                           : 4 * 11;
+                                                           : 4 * 9;
   const int bits = static_cast<int>(code_bits(form.code));
   const bool has_minimum = form.zero_type == ZeroType::kMinimum;
   return {.bytes = bits / 8.0 + 2.0 * form.words / 64,
@@ -114,6 +122,7 @@ struct Cut {
   bool streams = false;        // few rows: a multiprocessor with any block reads as fast as it can
   double input_share = 1;      // of the sums of activations that a warp makes itself
   double of_stage = 0;         // instructions
+  bool counts_copies = false;  // of weights, among those of_stage
 };
 
 Bound bound_of(const Rates& r, const HeldWeights& weights, double weight_bytes, const Cut& cut) {
@@ -129,7 +138,8 @@ Bound bound_of(const Rates& r, const HeldWeights& weights, double weight_bytes, 
   const double shared = 64 * (16 * cut.tiles * weight + 8 * cut.columns * 2.0);
   const double loads = cut.tiles * 64 * 16 * weight / 512 + cut.columns * weights.loads;
   const double copies = 64 *
-                        (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2) /
+                        ((cut.counts_copies ? 0 : static_cast<double>(cut.weight_rows) * weight) +
+                         static_cast<double>(cut.rows) * 2) /
                         (512 * kWarpsOfWideBlock);
   const double others =
       cut.of_stage + 10 * copies + cut.tiles * (weights.to_widen + weights.to_scale * cut.columns);
@@ -183,7 +193,9 @@ ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int6
            .columns_of_warp = slice,
            .columns_read = slice,
            .blocks_each = 2,
-           .streams = true};
+           .streams = true,
+           .of_stage = weights.is_codes ? kOfCodeRingStep : 4 * kOfRingStep,
+           .counts_copies = true};
     form = is_split ? "a slice in a block" : "a slice in a warp";
   } else {
     const cuda::WideProduct wide = cuda::choose_wide_product(

@@ -49,14 +49,66 @@ TEST(ExpectedTimes, AStepOfAHeadReadsItsWeightsOnce) {
   EXPECT_LT(step, 0.29e-3);
 }
 
+// Instructions of a warp for 16 x 64 weights, as those that run are counted in machine code for sm_90:
+// products of up to 8 and of 9 to 16 rows, of matrices of few rows (blocks of a slice) and of many. Staged
+// activations are a few more.
+TEST(ExpectedTimes, StepsHaveTheInstructionsThatWereCounted) {
+  Rates slow = h200();
+  slow.instructions /= 1000;
+  const auto counted = [&](int64_t rows, int64_t n, const auto& weights) {
+    constexpr int64_t kColumns = 4096;
+    const ExpectedProduct product = expected_product(slow, weights, rows, n, kColumns);
+    EXPECT_STREQ(product.bound, "instructions");
+    const double others = slow.overlapped_kernel_s + (n <= 8192 ? slow.meeting_s : 0);
+    return (product.seconds - others) * slow.instructions / static_cast<double>(n / 16 * (kColumns / 64));
+  };
+  struct Counts {
+    WeightType type = kBf16;
+    double few[2], many[2];  // up to 8 rows, up to 16
+  };
+  for (const Counts& c :
+       {Counts{kBf16, {4 * 34, 4 * 39}, {4 * 37, 4 * 37}}, Counts{WeightType::kInt8, {102, 109}, {107, 117}},
+        Counts{WeightType::kFloat8, {133, 140}, {137, 147}},
+        Counts{WeightType::kInt4, {103, 116}, {101, 116}}})
+    for (const int i : {0, 1}) {
+      EXPECT_NEAR(counted(8 * (i + 1), 4096, c.type) / c.few[i], 1, 0.08) << static_cast<int>(c.type) << i;
+      EXPECT_NEAR(counted(8 * (i + 1), 28672, c.type) / c.many[i], 1, 0.08) << static_cast<int>(c.type) << i;
+    }
+  // Published codes, up to 8 rows: of four bits with a scale in fp16 for 64 columns and one zero or stored
+  // ones, for 32 columns with one zero, Q4_K, Q6_K.
+  cuda::CodeForm form{.scale = ScaleType::kFloat16, .words = 1};
+  EXPECT_NEAR(counted(8, 4096, form) / 157, 1, 0.05);
+  form.zero_type = ZeroType::kStored;
+  form.words = 2;
+  EXPECT_NEAR(counted(8, 4096, form) / 180, 1, 0.05);
+  form = {.scale = ScaleType::kFloat16, .unit = 32, .words = 2};
+  EXPECT_NEAR(counted(8, 4096, form) / 229, 1, 0.05);
+  form = {.scale = ScaleType::kNested, .zero_type = ZeroType::kMinimum, .unit = 32, .words = 4};
+  EXPECT_NEAR(counted(8, 4096, form) / 255, 1, 0.05);
+  form = {.code = CodeType::kUnsigned8, .scale = ScaleType::kNested, .unit = 16, .words = 3};
+  EXPECT_NEAR(counted(8, 4096, form) / 254, 1, 0.05);
+  // MXFP4, and fp8 with a scale in fp32 for 64 columns.
+  form = {.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .unit = 32, .words = 1};
+  EXPECT_NEAR(counted(8, 4096, form) / 204, 1, 0.05);
+  form = {.code = CodeType::kE4m3, .words = 2};
+  EXPECT_NEAR(counted(8, 4096, form) / 167, 1, 0.05);
+}
+
 // Codes of four bits with an fp16 scale and a zero for 128 columns take two words for 64 weights, which is
-// 4.5 bits a weight. A matrix of 28672 x 4096 takes 66 MB, which is 15.0 us and the cost of a kernel.
+// 4.5 bits a weight. A matrix of 28672 x 4096 takes 66 MB, which is 21.4 us of an H100 and the cost of a
+// kernel, where one zero is for the whole matrix. Memory of an H200 would give it in 15.0 us, but a warp
+// needs 180 instructions for 16 x 64 weights: 22.3 us.
 TEST(ExpectedTimes, PublishedCodesAreReadWithTheirWords) {
   const cuda::CodeForm form{
       .scale = ScaleType::kFloat16, .zero_type = ZeroType::kStored, .unit = cuda::kGroupStep, .words = 2};
-  const ExpectedProduct one = expected_product(h200(), form, 1, 28672, 4096);
-  EXPECT_NEAR(one.seconds * 1e6, 16.0, 0.2);
-  EXPECT_STREQ(one.bound, "memory");
+  cuda::CodeForm one_zero = form;
+  one_zero.zero_type = ZeroType::kConstant;
+  const ExpectedProduct on_h100 = expected_product(h100(), one_zero, 1, 28672, 4096),
+                        on_h200 = expected_product(h200(), form, 1, 28672, 4096);
+  EXPECT_NEAR(on_h100.seconds * 1e6, 22.4, 0.2);
+  EXPECT_STREQ(on_h100.bound, "memory");
+  EXPECT_NEAR(on_h200.seconds * 1e6, 23.3, 0.5);
+  EXPECT_STREQ(on_h200.bound, "instructions");
 }
 
 // A rank of eight of DeepSeek-V3. 16 x 512 x 128 weights are 2.1 MB: 0.48 us of an H200, and a kernel. 2048
@@ -81,7 +133,7 @@ TEST(ExpectedTimes, LatentsWaitForTheFewBlocksThatHaveThem) {
 
 // 128 x 128 numbers take 32 KB through L2 for 64 columns in bf16 and fp16, 24 KB in codes of eight bits and
 // 20 KB of four, which are 340 to 530 TFLOP/s; fp16 wants twice the matrix instructions, and many scales and
-// minima many others.
+// minima many others, so that Q4_K and Q6_K wait for instructions.
 TEST(ExpectedTimes, PromptsInAnyFormatTakeAboutAsLongAsInBf16) {
   const auto rate = [](WeightType type) { return expected_product(h200(), type, 512, 28672, 4096).tflops; };
   const double stored = rate(kBf16);
@@ -94,7 +146,7 @@ TEST(ExpectedTimes, PromptsInAnyFormatTakeAboutAsLongAsInBf16) {
         expected_product(h200(), cuda::code_form(scheme, 4096, false).value(), 512, 28672, 4096);
     std::printf("%s: %.0f TFLOP/s, bound by %s\n", name, product.tflops, product.bound);
     EXPECT_EQ(product.form, "128 x 128") << name;
-    EXPECT_GT(product.tflops, 0.9 * stored) << name;
+    EXPECT_GT(product.tflops, 0.85 * stored) << name;
   }
 }
 
