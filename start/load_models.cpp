@@ -11,9 +11,11 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "base/program/progress.h"
+#include "comm/device_group.h"
 #include "draft_worker/drafter.h"
 #include "start/device.h"
 #include "start/tree_option.h"
@@ -95,6 +97,21 @@ int target_ranks(const ModelSettings& models) {
   return models.data_parallel_size * models.tensor_parallel_size;
 }
 
+namespace {
+
+// As the role runs its passes: logits stay on a device where they are used there. Draft models of several
+// ranks draw on the host.
+bool run_pass(Model& model, std::span<const BatchSlice> batch, bool is_in_place) {
+  if (!is_in_place) return model.forward(batch).ok();
+  const Result<PlacedLogits> logits = model.forward_in_place(batch);
+  if (!logits.ok()) return false;
+  if (const auto* on_device = std::get_if<DeviceLogits>(&*logits))
+    model.device_group()->wait(on_device->stream);
+  return true;
+}
+
+}  // namespace
+
 PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed) {
   using Nanoseconds = uint64_t;
   constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
@@ -112,12 +129,13 @@ PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed) {
   std::erase_if(rows, [&](int64_t r) { return r > model.max_positions(); });
   const std::vector<TokenId> tokens(kPrefillRows, TokenId(0));
   const KvHandle sequence = model.kv().create();
+  const bool is_in_place = role == Role::kTarget || group.size() == 1;
   const auto pass = [&](int64_t count, int64_t logit_rows) {
     const BatchSlice slice{.sequence = sequence,
                            .tokens = std::span(tokens).first(static_cast<size_t>(count)),
                            .logit_rows = logit_rows};
     const auto begun = std::chrono::steady_clock::now();
-    const bool done = model.forward({&slice, 1}).ok();
+    const bool done = run_pass(model, {&slice, 1}, is_in_place);
     const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begun;
     Nanoseconds slowest = done ? static_cast<Nanoseconds>(time.count()) : kFailed;
     group.all_reduce_max(std::span(&slowest, 1));

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/device_group.h"
 #include "start/load_models.h"
 #include "tests/support/source_dir.h"
 
@@ -71,6 +72,73 @@ TEST(WarmUp, ADraftModelHasTheTimeOfAStepAndOfAPrefill) {
   EXPECT_GT(loaded->pass_times.prefill_token_ns, 0);
   ASSERT_EQ(loaded->pass_times.by_rows.size(), 1u);
   EXPECT_EQ(loaded->model->kv().free_blocks(), loaded->model->kv().num_blocks());
+}
+
+// A device that only counts how often it is waited for.
+class CountedWaits : public cuda::DeviceGroup {
+ public:
+  int waits = 0;
+
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string name() const override { return "counted"; }
+  int device() const override { return 0; }
+  bool is_capturable() const override { return false; }
+  void all_reduce(cuda::Reduction, void*, int64_t, cuda::StreamView) override {}
+  void all_gather(const void*, void*, int64_t, cuda::StreamView) override {}
+  void wait(cuda::StreamView) override { ++waits; }
+  void abort() noexcept override {}
+};
+
+// Passes of a model on the host, as if it computed on a device.
+class ModelOnADevice : public Model {
+ public:
+  int fetched = 0, in_place = 0;
+  CountedWaits device;
+
+  explicit ModelOnADevice(Model& host) : host_(host) {}
+  Result<LogitsShard> forward(std::span<const BatchSlice> batch) override {
+    ++fetched;
+    return host_.forward(batch);
+  }
+  Result<PlacedLogits> forward_in_place(std::span<const BatchSlice> batch) override {
+    EXPECT_EQ(device.waits, in_place) << "a pass begins before the last one ended";
+    ++in_place;
+    ASSIGN_OR_RETURN(const LogitsShard logits, host_.forward(batch));
+    return PlacedLogits(DeviceLogits{
+        .logits = logits.logits, .vocab_range = logits.vocab_range, .vocab_size = logits.vocab_size});
+  }
+  Result<LogitsShard> forward_first(std::span<const BatchSlice> batch, int64_t layers,
+                                    std::span<ExitedTokens* const> exited) override {
+    return host_.forward_first(batch, layers, exited);
+  }
+  cuda::DeviceGroup* device_group() override { return &device; }
+  KvCache& kv() override { return host_.kv(); }
+  const ModelConfig& config() const override { return host_.config(); }
+  int64_t max_positions() const override { return host_.max_positions(); }
+  int64_t max_rows() const override { return host_.max_rows(); }
+  int64_t max_logit_rows() const override { return host_.max_logit_rows(); }
+  int64_t weight_bytes() const override { return host_.weight_bytes(); }
+  std::string isa() const override { return host_.isa(); }
+
+ private:
+  Model& host_;
+};
+
+// Verification and drafts use logits where a device computed them, so a pass is timed until the device is
+// done and without a copy of its logits.
+TEST(WarmUp, LogitsStayOnTheDevice) {
+  const RoleSettings settings = demo_settings(1);
+  const Preparation prepared = prepare(settings).value();
+  const auto alone = make_single_collectives();
+  const LoadedModel loaded = load_target(settings, prepared, {}, *alone, 0, false).value();
+  for (const Role role : {Role::kTarget, Role::kDraft}) {
+    ModelOnADevice model(*loaded.model);
+    EXPECT_GT(warm_up(model, *alone, role).row_ns, 0);
+    EXPECT_GT(model.in_place, 2);
+    EXPECT_EQ(model.device.waits, model.in_place);
+    EXPECT_EQ(model.fetched, 0);
+  }
 }
 
 }  // namespace
