@@ -200,12 +200,19 @@ void add_config_layer(CLI::App& command, std::string& config_file) {
 void add_config_file(CLI::App& command, std::string& config_file) {
   command.add_option("--config", config_file,
                      "TOML file with any of these options by their long names; flags override it");
+  // CLI11 checks before the file is read whether an option is missing.
+  std::vector<CLI::Option*> required;
+  for (CLI::Option* option : command.get_options())
+    if (option->get_required()) required.push_back(option->required(false));
   // CLI11 itself would prefer the file to the environment, and read it for the main command only. It makes
   // this call after it has handled the command line and the environment.
-  command.parse_complete_callback([&command, &config_file] {
-    if (config_file.empty()) return;
-    const Status applied = apply_config_file(command, config_file);
-    if (!applied.ok()) throw CLI::FileError("--config " + applied.message());
+  command.parse_complete_callback([&command, &config_file, required] {
+    if (!config_file.empty()) {
+      const Status applied = apply_config_file(command, config_file);
+      if (!applied.ok()) throw CLI::FileError("--config " + applied.message());
+    }
+    for (const CLI::Option* option : required)
+      if (option->count() == 0) throw CLI::RequiredError(option->get_name());
   });
 }
 

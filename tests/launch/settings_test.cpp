@@ -1,10 +1,12 @@
 // The sources of settings (flags, environment, config file), and the commands that only print.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/program.h"
+#include "tests/support/source_dir.h"
 
 namespace outrider::testing {
 namespace {
@@ -56,6 +58,20 @@ TEST_F(Settings, AFileMayHoldEverything) {
   EXPECT_EQ(run.out, generate({"--prompt", "Once upon a time", "--max-tokens", "12", "--temperature", "0.8",
                                "--seed", "9", "-q"})
                          .out);
+}
+
+// Those without which a command cannot run, too.
+TEST_F(Settings, AFileMayHoldWhatACommandNeeds) {
+  const std::string text = dir_.write("text.txt", "A few words that are read, and some more of them.");
+  const std::string target = (source_dir() / "launch/demo_pair/target").string();
+  const auto with = [&](const std::string& content) {
+    return outrider_program({"perplexity", "--config", dir_.write("c.toml", content).string()});
+  };
+  const Outcome run = with(fmt::format("model = \"{}\"\nfile = \"{}\"\nctx-size = 8\n", target, text));
+  EXPECT_TRUE(run.succeeded()) << run.describe();
+  const Outcome refused = with(fmt::format("model = \"{}\"\n", target));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("--file is required"), std::string::npos) << refused.describe();
 }
 
 TEST_F(Settings, TheModelMayComeFromTheEnvironment) {
