@@ -282,6 +282,8 @@ int run(int argc, char** argv) {
     std::fputs(refusal.str().c_str(), stderr);
     return code;
   }
+  if (const Status outputs = check_outputs(app); !outputs.ok())
+    return refuse(fmt::format("outrider: {}\n", outputs.message()));
   if (*completion) {
     std::fputs(completion_script(app, shell).c_str(), stdout);
     return kExitOk;

@@ -216,6 +216,51 @@ void add_config_file(CLI::App& command, std::string& config_file) {
   });
 }
 
+namespace {
+
+bool has_name(const CLI::Option& option, std::initializer_list<std::string_view> names) {
+  const auto own = option.get_lnames();
+  return std::any_of(own.begin(), own.end(), [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  });
+}
+
+// Whether the existing file `file` is this value of the option, or lies in the directory of a model.
+bool is_read_by(const std::filesystem::path& file, const CLI::Option& option, std::string_view value) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  if (value.starts_with("@")) value.remove_prefix(1);  // a text in a file
+  const fs::path path(value);
+  if (fs::is_regular_file(path, none)) return fs::equivalent(file, path, none);
+  if (!fs::is_directory(path, none) || !has_name(option, {"model", "draft-model", "base"})) return false;
+  const fs::path directory = fs::canonical(path, none), own = fs::canonical(file, none);
+  return std::mismatch(directory.begin(), directory.end(), own.begin(), own.end()).first == directory.end();
+}
+
+}  // namespace
+
+Status check_outputs(const CLI::App& app) {
+  const CLI::App& command = innermost(app);
+  for (const CLI::Option* output : command.get_options()) {
+    if (!has_name(*output, {"report", "trace", "record-rounds", "output", "html", "csv"})) continue;
+    for (const std::string& file : output->results()) {
+      std::error_code none;
+      if (!std::filesystem::is_regular_file(file, none)) continue;
+      for (const CLI::Option* input : command.get_options()) {
+        // --resume may continue its own output. Two outputs are compared where they are opened.
+        if (input == output ||
+            has_name(*input, {"resume", "report", "trace", "record-rounds", "output", "html", "csv"}))
+          continue;
+        for (const std::string& value : input->results())
+          if (is_read_by(file, *input, value))
+            return invalid_argument(fmt::format("{} {}: is the file of {} too; choose another one",
+                                                output->get_name(), file, input->get_name()));
+      }
+    }
+  }
+  return {};
+}
+
 bool add_model_of_settings(const CLI::App& command, std::vector<std::string>& words) {
   const CLI::Option *const option = command.get_option("--model"), *const config =
                                                                        command.get_option("--config");

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+
 namespace CLI {
 class App;
 class Option;
@@ -28,6 +30,10 @@ std::string broken_rule(const CLI::Option& option, const std::string& error);
 
 // The nearest long flag of the command; empty: none is near.
 std::string nearest_flag(const CLI::App& command, const std::string& name);
+
+// An error if a file that the command writes is an existing one that it reads by another option, or is in the
+// directory of a model. For the command that was parsed.
+Status check_outputs(const CLI::App& app);
 
 // With OUTRIDER_MODEL set, or `model` in the --config file, a text alone behind the command is the prompt and
 // no model, unless it is a path that exists. Then --model is added to the words, to be parsed again. False:

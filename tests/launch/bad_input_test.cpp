@@ -1,9 +1,11 @@
 // User errors are reported before anything is generated: exit code 2, a message that names the cause and the
 // remedy, nothing on standard output and no new file.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "comm/transport.h"
 #include "tests/support/program.h"
+#include "tests/support/source_dir.h"
 
 namespace outrider::testing {
 namespace {
@@ -283,6 +285,30 @@ TEST(BadPrompts, AreNotReplacedByTheirResults) {
         {std::string("--output ") + output + ": is the file of --prompts too"});
     EXPECT_EQ(read_file(file), requests);
   }
+}
+
+// A report, or another file that is written, in place of one that the command reads.
+TEST(BadOutputs, NeverReplaceAnInput) {
+  const TemporaryDirectory dir;
+  std::filesystem::create_directory(dir / "model");
+  const auto file = [&](const char* name) { return dir.write(name, "precious").string(); };
+  const std::string config = file("model/config.json"), text = file("text.txt"), gguf = file("m.gguf"),
+                    record = file("rounds.jsonl"), keys = file("keys");
+  for (const auto& [arguments, says] : std::vector<std::pair<Arguments, std::string>>{
+           {{"generate", dir / "model", "Hi", "--report", config},
+            "--report " + config + ": is the file of --model too"},
+           {{"generate", dir / "model", "-f", text, "--trace", text}, "is the file of --prompt-file too"},
+           {{"perplexity", gguf, "--file", text, "--report", gguf}, "is the file of --model too"},
+           {{"perplexity", gguf, "--file", text, "--report", text}, "is the file of --file too"},
+           {{"simulate", "replay", record, "--report", record}, "is the file of"},
+           {{"simulate", "replay", record, "--html", record}, "is the file of"},
+           {{"serve", gguf, "--api-key-file", keys, "--report", keys},
+            "is the file of --api-key-file too"}}) {
+    const Outcome run = outrider_program(arguments, {.limit = kSoon});
+    EXPECT_EQ(run.code, 2) << run.describe();
+    EXPECT_NE(run.err.find(says), std::string::npos) << run.describe();
+  }
+  for (const std::string& input : {config, text, gguf, record, keys}) EXPECT_EQ(read_file(input), "precious");
 }
 
 INSTANTIATE_TEST_SUITE_P(
