@@ -57,6 +57,8 @@ class RequestBuilder {
   Result<std::string> render(const std::vector<ChatMessage>& messages, const ChatOptions& options) const;
   // The text of the template; empty: there is none.
   std::string_view chat_template() const;
+  // Whether requests that leave everything out have parameters that are allowed. An error names the flag.
+  Status check_defaults(const RequestParams& defaults) const { return check(defaults, Names::kFlags); }
   // Whether there is a template to render with. An error names the model.
   Status check_chat() const;
   Result<std::vector<TokenId>> encode(std::string_view text, SpecialTokens special, Names names) const;

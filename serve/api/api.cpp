@@ -96,6 +96,7 @@ class ServedApi final : public Api {
                           });
   }
 
+  Status check_defaults() const { return builder_.check_defaults(options_.defaults); }
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override;
   void resume() override {
     if (background_) background_->resume();
@@ -490,9 +491,10 @@ Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Prepara
   ASSIGN_OR_RETURN(auto grammars, make_grammars(prepared, options.grammar_library));
   if (const auto library = grammars->library_file(); library.ok() && !options.cluster.quiet)
     std::fprintf(stderr, "outrider: structured output uses %s\n", library->c_str());
-  return std::unique_ptr<Api>(std::make_unique<ServedApi>(options, prepared, std::move(chat),
-                                                          std::move(grammars), std::move(api_keys), responses,
-                                                          engine, std::move(background)));
+  auto api = std::make_unique<ServedApi>(options, prepared, std::move(chat), std::move(grammars),
+                                         std::move(api_keys), responses, engine, std::move(background));
+  RETURN_IF_ERROR(api->check_defaults());
+  return std::unique_ptr<Api>(std::move(api));
 }
 
 }  // namespace outrider

@@ -311,6 +311,20 @@ TEST(BadOutputs, NeverReplaceAnInput) {
   for (const std::string& input : {config, text, gguf, record, keys}) EXPECT_EQ(read_file(input), "precious");
 }
 
+// Of a server, whose requests may leave everything out.
+TEST(BadDefaults, AreRefusedAtTheStart) {
+  const std::string target = (source_dir() / "launch/demo_pair/target").string();
+  for (const auto& [flag, value] : {std::pair{"--temperature", "-1"},
+                                    {"--top-p", "7"},
+                                    {"--top-k", "-5"},
+                                    {"--min-p", "9"},
+                                    {"--repetition-penalty", "0"}}) {
+    const Outcome run = outrider_program({"serve", target, "--port", "0", flag, value}, {.limit = kSoon});
+    EXPECT_EQ(run.code, 2) << run.describe();
+    EXPECT_NE(run.err.find(fmt::format("{} {}: must be", flag, value)), std::string::npos) << run.describe();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Table, BadLineTest,
     ::testing::ValuesIn(std::vector<BadLine>{
