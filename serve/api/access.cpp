@@ -73,7 +73,8 @@ std::optional<ApiError> ApiAccess::refusal(const HttpRequest& request, bool need
                                            request.host.substr(0, 100)),
                     .param = {},
                     .code = {}};
-  if (request.method == "POST" && !is_json(request.content_type))
+  if (request.method == "POST" && !is_json(request.content_type) &&
+      !(request.content_type.empty() && request.body.empty()))
     return ApiError{.status = 415, .message = "send Content-Type: application/json", .param = {}, .code = {}};
   if (!request.content_encoding.empty() && lower(request.content_encoding) != "identity")
     return ApiError{.status = 415,

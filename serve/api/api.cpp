@@ -422,6 +422,11 @@ Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::st
 void ServedApi::stored_response(const HttpRequest& request, const Shared& reply) {
   const std::string id = request.path.substr(std::string_view("/v1/responses/").size());
   if (!background_) return send_error(*reply, {.status = 404, .message = "no responses are stored here"});
+  if (request.query.find("stream=true") != std::string::npos)
+    return send_error(*reply, {.status = 400,
+                               .message = "a background response is no stream; leave \"stream\" out, and ask "
+                                          "again until its status is completed",
+                               .param = "stream"});
   background_->get(id, reply);
 }
 void ServedApi::delete_response(const HttpRequest& request, const Shared& reply) {
@@ -460,6 +465,16 @@ void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared&
 void ServedApi::answer(ApiKind kind, const json& body, const HttpRequest& request, const Shared& reply) {
   const bool waits_for_no_answer =
       background_ && kind == ApiKind::kResponses && body.value("background", json()) == json(true);
+  if (const json background = body.value("background", json());
+      kind == ApiKind::kResponses && background_ && !background.is_null() && !background.is_boolean())
+    return send_error(
+        *reply, {.status = 400, .message = "\"background\" must be true or false", .param = "background"});
+  if (waits_for_no_answer && body.value("store", json()) == json(false))
+    return send_error(*reply,
+                      {.status = 400,
+                       .message = "\"store\" is false, but a background response is stored until it is "
+                                  "fetched and deleted; leave \"store\" out, or \"background\"",
+                       .param = "store"});
   json own = body;
   if (waits_for_no_answer) own.erase("background");
   auto read_request = read(kind, own, request.body);

@@ -174,13 +174,15 @@ void Background::load(const std::string& id, const JournalEntry& found) {
   entry.repeated = repeated_of(body.is_object() ? repeated_in_response(body) : json::object());
   entry.model_name = body.is_object() && body.contains("model") ? body["model"] : json("");
   // Its file stays, and a server of that model can still run it.
-  if (found.model != journal_->model())
+  if (found.model != journal_->model()) {
+    ++foreign_;
     return fail(id, entry,
                 fmt::format("the request was accepted for a model with other weights, or for other numerics "
                             "(instruction set, --weight-format, --activation-format, --kv-dtype, --device): "
                             "{}, and this server has {}; start a server of that model with this --journal",
                             found.model, journal_->model()),
                 false);
+  }
   waiting_.push_back(id);
 }
 
@@ -200,8 +202,14 @@ void Background::resume() {
     if (!entries_.empty())
       log_event(LogLevel::kInfo, "resume",
                 fmt::format("--journal {}: {} unfinished requests run again; {} finished responses are kept",
-                            journal_->files.directory(), again, counts_.kept.load()),
-                {{"requests", again}, {"kept", counts_.kept.load()}});
+                            journal_->files.directory(), again, counts_.kept.load() - foreign_),
+                {{"requests", again}, {"kept", counts_.kept.load() - foreign_}});
+    if (foreign_ > 0)
+      log_event(LogLevel::kWarning, "resume",
+                fmt::format("--journal {}: {} unfinished requests are of a model with other weights or "
+                            "numerics; they failed here, and their files stay for a server of that model",
+                            journal_->files.directory(), foreign_),
+                {{"requests", foreign_}});
     run_waiting();
   });
 }
@@ -242,6 +250,9 @@ bool Background::run_again(const std::string& id) {
   if (!found.ok()) return fail(id, entry, found.status().message(), false), true;
   auto request = read_again(*found);
   if (!request.ok()) {
+    log_event(LogLevel::kWarning, "resume",
+              fmt::format("--journal {}: {} cannot run again here: {}", journal_->files.directory(), id,
+                          request.status().message()));
     fail(id, entry, "the request cannot run again here: " + request.status().message(), false);
     return true;
   }

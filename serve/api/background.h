@@ -111,6 +111,7 @@ class Background {
   Entries entries_;                   // by id, without its prefix
   std::deque<std::string> waiting_;   // ids to be submitted, in order
   std::deque<std::string> finished_;  // in order; ids that were removed may be among them
+  int64_t foreign_ = 0;               // unfinished requests of other models that the journal held
   bool stops_ = false;
   std::optional<Answered>* refusal_ = nullptr;  // set while a request is submitted
   std::atomic<bool> is_over_{false};

@@ -92,11 +92,13 @@ Result<Journal> Journal::open(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
     return wrong(
         fmt::format("cannot be made: {}; name a directory in one that exists and is yours", why_it_failed()));
-  const std::string lock_file = directory + "/lock";
-  const int fd = ::open(lock_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  // The directory itself is locked: a file in it could be removed and made again.
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0)
-    return wrong(fmt::format("cannot be written: {}; name a directory that is yours", why_it_failed()));
+    return wrong(fmt::format("cannot be opened: {}; name a directory that is yours", why_it_failed()));
   Journal journal(directory, fd);
+  if (access(directory.c_str(), W_OK | X_OK) != 0)
+    return wrong(fmt::format("cannot be written: {}; name a directory that is yours", why_it_failed()));
   if (flock(fd, LOCK_EX | LOCK_NB) != 0)
     return unavailable(fmt::format(
         "--journal {}: another server uses it; each server needs a directory of its own", directory));
@@ -131,6 +133,9 @@ std::vector<Journal::Found> Journal::all() const {
 
 Result<JournalEntry> Journal::read(const std::string& id) const {
   const std::string path = path_of(id);
+  std::error_code error;
+  if (!fs::is_regular_file(fs::symlink_status(path, error)))
+    return malformed(path + ": is no regular file; remove it");
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -157,7 +162,7 @@ Status Journal::write(const JournalEntry& entry) const {
     why = why_it_failed();
   }
   unlink(partial.c_str());
-  return unavailable(fmt::format("--journal {}: cannot be written: {}", directory_, why));
+  return unavailable(fmt::format("--journal {}: {} cannot be written: {}", directory_, entry.id, why));
 }
 
 void Journal::remove(const std::string& id) const {

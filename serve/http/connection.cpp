@@ -276,6 +276,7 @@ void HttpConnection::ask() {
   const std::string_view target(message.target().data(), message.target().size());
   HttpRequest request{.method = is_head_ ? "GET" : std::string(message.method_string()),
                       .path = std::string(target.substr(0, target.find('?'))),
+                      .query = std::string(target.substr(std::min(target.find('?'), target.size()))),
                       .host = field(http::field::host),
                       .content_type = field(http::field::content_type),
                       .content_encoding = field(http::field::content_encoding),

@@ -133,6 +133,8 @@ TEST_F(ServeBackground, WhatCannotRunAgainFailsWithItsReason) {
   other.replace(other.find("\"resolved\""), 10, "\"resolvee\"");
   std::ofstream(journal_ / (changed + ".json")) << other;
   std::ofstream(journal_ / (std::string(32, 'c') + ".json.partial")) << whole;
+  const std::string pipe = std::string(32, 'd');
+  ASSERT_EQ(mkfifo((journal_ / (pipe + ".json")).c_str(), 0600), 0) << "to open it would wait for ever";
 
   auto foreign = serve({"--journal", journal_, "--weight-format", "int8"});
   ASSERT_TRUE(ends_as(*foreign, id, "failed"));
@@ -145,6 +147,9 @@ TEST_F(ServeBackground, WhatCannotRunAgainFailsWithItsReason) {
               std::string::npos)
         << response;
   }
+  EXPECT_EQ(shown(*foreign, "resp_" + pipe)["status"], "failed");
+  EXPECT_TRUE(foreign->process().says("1 unfinished requests are of a model with other weights"))
+      << foreign->process().err();
   EXPECT_EQ(get(*foreign, "resp_" + std::string(32, 'c')).status, 404) << "a write that was interrupted";
   EXPECT_EQ(remove(*foreign, "resp_" + cut).status, 200);
   EXPECT_FALSE(fs::exists(journal_ / (cut + ".json")));
@@ -206,7 +211,17 @@ TEST_F(ServeBackground, AResponseIsCancelledDeletedAndDropped) {
   EXPECT_EQ(server->post("/v1/responses", wrong).status, 400) << "at once, not in its response";
   wrong = body();
   wrong["background"] = "yes";
-  EXPECT_EQ(server->post("/v1/responses", wrong).status, 400);
+  const HttpAnswer refused = server->post("/v1/responses", wrong);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_NE(refused.body.find("must be true or false"), std::string::npos) << refused.body;
+  wrong = body();
+  wrong["store"] = false;
+  EXPECT_EQ(server->post("/v1/responses", wrong).status, 400) << "it would be stored";
+  EXPECT_EQ(server->client().get("/v1/responses/" + ids[1].get<std::string>() + "?stream=true").status, 400);
+  HttpClient curl = server->client();
+  curl.send("POST /v1/responses/" + ids[1].get<std::string>() +
+            "/cancel HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+  EXPECT_EQ(curl.answer().status, 200) << "no body needs no type";
   EXPECT_EQ(server->client().post("/v1/responses", std::string(2 << 20, 'x')).status, 413);
 }
 
