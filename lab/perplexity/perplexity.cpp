@@ -37,6 +37,14 @@ constexpr size_t kMaxTextBytes = size_t{256} << 20;
 constexpr int64_t kMinContext = 8;
 constexpr int64_t kRowsAtOnce = 64;  // of logits, which are rows x vocabulary
 
+// Errors of a model name --model, and here perhaps --base.
+Status in_place_of_model(const Status& status, const std::string& flag) {
+  constexpr std::string_view kModel = "--model";
+  const std::string& text = status.message();
+  if (!text.starts_with(kModel)) return status.in(flag);
+  return {status.code(), flag + text.substr(kModel.size())};
+}
+
 // A loaded model with one sequence.
 class ScoringModel {
  public:
@@ -46,7 +54,7 @@ class ScoringModel {
     RoleSettings settings{.models = models, .speculation = {}, .quiet = options.quiet};
     settings.models.max_num_seqs = 1;
     auto prepared = prepare(settings);
-    if (!prepared.ok()) return prepared.status().in(flag);
+    if (!prepared.ok()) return in_place_of_model(prepared.status(), flag);
     out.prepared_ = std::move(prepared).value();
     tell_warnings(out.prepared_);
     if (options.context > out.prepared_.target.max_position_embeddings)
@@ -56,7 +64,7 @@ class ScoringModel {
     out.group_ = make_single_collectives();
     auto loaded = load_target(settings, out.prepared_, role_threads(models.threads, usable_cores()),
                               *out.group_, 0, false);
-    if (!loaded.ok()) return loaded.status().in(flag);
+    if (!loaded.ok()) return in_place_of_model(loaded.status(), flag);
     out.model_ = std::move(loaded->model);
     return out;
   }
@@ -194,8 +202,9 @@ Status print(const PerplexityOptions& o, const Scores& scores, int64_t chunks, b
 }
 
 Status check_base(const ScoringModel& model, const ScoringModel& base, const std::string& path) {
-  if (Status same = check_same_vocabulary(model.tokenizer(), base.tokenizer()); !same.ok())
-    return same.in(fmt::format("--base {}", path));
+  if (!check_same_vocabulary(model.tokenizer(), base.tokenizer()).ok())
+    return invalid_argument(fmt::format(
+        "--base {}: has other tokens than --model, so their distributions cannot be compared", path));
   if (model.vocab_size() != base.vocab_size())
     return invalid_argument(fmt::format("--base {}: it has logits of {} tokens, --model has {}", path,
                                         base.vocab_size(), model.vocab_size()));
