@@ -64,10 +64,14 @@ def ours(options, model, prompt):
 
 
 def peers(options, model):
-    run = subprocess.run([options.peer, "-m", str(model), "-p", "512", "-n", str(options.tokens), "-r", "1", "-t",
-                          str(options.threads), "-o", "json"], capture_output=True, text=True, check=True)
-    rates = {("prompt" if test["n_prompt"] else "decoding"): test["avg_ts"] for test in json.loads(run.stdout)}
-    return {f"{name} of llama.cpp": rate for name, rate in rates.items()}
+    def rate(*flags):
+        run = subprocess.run([options.peer, "-m", str(model), *flags, "-r", "1", "-t", str(options.threads), "-o", "json"],
+                             capture_output=True, text=True, check=True)
+        return json.loads(run.stdout)[0]["avg_ts"]
+
+    # llama-bench decodes from an empty context unless -d gives it a depth.
+    return {"prompt of llama.cpp": rate("-p", "512", "-n", "0"),
+            "decoding of llama.cpp": rate("-p", "0", "-n", str(options.tokens), "-d", "512")}
 
 
 def single(options):
