@@ -71,7 +71,7 @@ constexpr bool is_whole(CodeType type) {
   return type == CodeType::kUnsigned4 || type == CodeType::kUnsigned8;
 }
 
-// What is added to a row's codes as they are widened.
+// The number that is added to a row's codes when they become bf16.
 template <CodeType kType>
 __device__ __forceinline__ uint32_t code_base(int32_t zero) {
   return is_whole(kType) ? minus_whole(zero) : 0;

@@ -72,7 +72,7 @@ class ScoringModel {
   const Tokenizer& tokenizer() const { return *prepared_.tokenizer; }
   int64_t vocab_size() const { return model_->config().vocab_size; }
 
-  // Reads these tokens behind those of the chunk so far. The logits of the last `rows` of them are valid
+  // Appends the tokens to the chunk. The logits of the last `rows` of them are valid
   // until the next call.
   Result<LogitsShard> read(std::span<const TokenId> tokens, int64_t rows) {
     const BatchSlice slice{.sequence = *sequence_, .tokens = tokens, .logit_rows = rows};

@@ -22,7 +22,7 @@ class Likelihood {
   double sum_ = 0, squares_ = 0;
 };
 
-// What a model changes against a base model at the same positions.
+// A model compared with a base model at the same positions.
 struct Difference {
   int64_t count = 0;
   double divergence_sum = 0;  // Kullback-Leibler, base against model, in nats

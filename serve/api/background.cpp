@@ -29,7 +29,7 @@ int64_t microseconds_since_1970() {
 }
 int64_t seconds(int64_t microseconds) { return microseconds / 1'000'000; }
 
-// Who knows an id may fetch its response, so it cannot be guessed.
+// An id cannot be guessed, because a client with the id may fetch the response.
 std::string unguessable_id() {
   std::random_device random;
   std::string id;
@@ -43,8 +43,8 @@ json repeated_of(json repeated) {
   return repeated;
 }
 
-// What a body leaves to the server, as fields that pin it. A server with other defaults, or another random
-// seed, reads the same request from the body and these.
+// The fields that a body leaves to the server, with their values. A server with other defaults, or another
+// random seed, reads the same request from the body and these.
 json resolved_of(const Request& request) {
   const SamplingParams& s = request.sampling;
   return {{"seed", s.seed.value},

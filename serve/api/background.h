@@ -107,7 +107,7 @@ class Background {
   const Tokenizer& tokenizer_;
   const Reader reader_;
   BackgroundCounts counts_;
-  // Of the thread, as are the following members.
+  // Only the thread uses this and the following members.
   Entries entries_;                   // by id, without its prefix
   std::deque<std::string> waiting_;   // ids to be submitted, in order
   std::deque<std::string> finished_;  // in order; ids that were removed may be among them

@@ -17,7 +17,7 @@ struct JournalEntry {
   int64_t created_us = 0;  // microseconds since 1970; the order of requests
   std::string client;      // the key for taking turns
   std::string model;       // fingerprint of the weights and numerics
-  // Of a request without a response:
+  // Only in the entry of an unfinished request:
   std::string body;             // as the client sent it
   nlohmann::json resolved;      // its seed, sampling parameters and length
   std::vector<int32_t> prompt;  // ids; a template may render another date later

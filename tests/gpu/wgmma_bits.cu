@@ -18,7 +18,7 @@ constexpr int kColumns = 2048, kRows = 64, kTokens = 128, kStep = 16, kThreads =
 
 __device__ uint32_t pair(const uint16_t* p) { return *reinterpret_cast<const uint32_t*>(p); }
 
-// Of weights [kRows][kColumns], what this lane has of its warp's 16 rows.
+// This lane's part of its warp's 16 rows of weights [kRows][kColumns].
 __device__ void load_weights(const uint16_t* weights, int k, uint32_t (&a)[4]) {
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
   const uint16_t* upper = weights + row * kColumns + k + lane % 4 * 2;

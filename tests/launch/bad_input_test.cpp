@@ -311,7 +311,7 @@ TEST(BadOutputs, NeverReplaceAnInput) {
   for (const std::string& input : {config, text, gguf, record, keys}) EXPECT_EQ(read_file(input), "precious");
 }
 
-// Of a server, whose requests may leave everything out.
+// A request may leave every parameter to the server.
 TEST(BadDefaults, AreRefusedAtTheStart) {
   const std::string target = (source_dir() / "launch/demo_pair/target").string();
   for (const auto& [flag, value] : {std::pair{"--temperature", "-1"},
