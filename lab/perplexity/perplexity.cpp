@@ -72,8 +72,7 @@ class ScoringModel {
   const Tokenizer& tokenizer() const { return *prepared_.tokenizer; }
   int64_t vocab_size() const { return model_->config().vocab_size; }
 
-  // Appends the tokens to the chunk. The logits of the last `rows` of them are valid
-  // until the next call.
+  // Appends the tokens to the chunk. Returns logits of the last `rows` tokens, valid until the next call.
   Result<LogitsShard> read(std::span<const TokenId> tokens, int64_t rows) {
     const BatchSlice slice{.sequence = *sequence_, .tokens = tokens, .logit_rows = rows};
     return model_->forward({&slice, 1});
@@ -228,6 +227,13 @@ Status perplexity(PerplexityOptions o) {
   o.base.isa = o.model.isa;
   ASSIGN_OR_RETURN(ScoringModel model, ScoringModel::load(o, o.model, "--model"));
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.tokenizer().encode(*read, SpecialTokens::kAdd));
+  // Special tokens of other inputs than text, such as images, may have no embedding.
+  for (const TokenId token : tokens)
+    if (token.value() >= model.vocab_size())
+      return invalid_argument(
+          fmt::format("--file {}: has the special token {}, which the model cannot read; "
+                      "take it out of the text",
+                      o.file, printable(model.tokenizer().token(token))));
   const auto context = static_cast<size_t>(o.context);
   auto chunks = static_cast<int64_t>(tokens.size() / context);
   if (chunks == 0)

@@ -99,10 +99,12 @@ TEST_F(Perplexity, OfABaseTellsWhatTheFormatChanged) {
 }
 
 TEST_F(Perplexity, RefusesWhatItCannotScore) {
-  const std::string text = dir_.write("text.txt", "A short text of a few more words, which are read.").string();
+  const std::string text =
+      dir_.write("text.txt", "A short text of a few more words, which are read.").string();
   for (const auto& [arguments, words] : std::vector<std::pair<Arguments, std::string>>{
            {{"--file", text}, "--ctx-size"},
            {{"--file", (dir_ / "none.txt").string()}, "none.txt"},
+           {{"--file", (dir_ / "").string()}, "not a regular file"},
            {{"--file", dir_.write("bytes.txt", "\xff\xfe").string()}, "UTF-8"},
            {{"--file", text, "--ctx-size", "100000"}, "supports"},
            {{"--file", text, "--ctx-size", "2"}, "--ctx-size"},
@@ -112,6 +114,25 @@ TEST_F(Perplexity, RefusesWhatItCannotScore) {
     EXPECT_EQ(run.code, 2) << run.describe();
     EXPECT_NE(run.err.find(words), std::string::npos) << run.describe();
   }
+}
+
+// A tokenizer may know more tokens than the model embeds, such as those of images.
+TEST_F(Perplexity, ATokenThatTheModelCannotReadIsNamed) {
+  const std::filesystem::path model = dir_ / "model";
+  std::filesystem::create_directory(model);
+  for (const auto& file : std::filesystem::directory_iterator(source_dir() / "launch/demo_pair/target"))
+    if (file.path().filename() != "tokenizer.json")
+      std::filesystem::create_symlink(file.path(), model / file.path().filename());
+  json tokenizer = json::parse(read_file(source_dir() / "launch/demo_pair/target/tokenizer.json"));
+  json image = tokenizer["added_tokens"][0];
+  image.update({{"id", json::parse(read_file(model / "config.json"))["vocab_size"]}, {"content", "<image>"}});
+  tokenizer["added_tokens"].push_back(image);
+  dir_.write("model/tokenizer.json", tokenizer.dump());
+  const Outcome run = outrider_program({"perplexity", model, "--file",
+                                        dir_.write("text.txt", "Once upon a time <image> there was a dog."),
+                                        "--ctx-size", "8"});
+  EXPECT_EQ(run.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("has the special token <image>"), std::string::npos) << run.describe();
 }
 
 }  // namespace
