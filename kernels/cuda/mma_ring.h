@@ -66,7 +66,7 @@ struct WeightRing {
   int64_t tile_steps = 0;              // from one row tile to the next
   int tiles = 0, steps = 0, stride = 0;
   int scale_copies = 0;     // of 16 bytes, of a step's scales
-  bool has_scales = false;  // this lane makes one of them
+  bool has_scales = false;  // this lane copies 16 bytes of scales
   int lane_scales = 0;      // bytes from the lane's word to the scales of its rows
   int tile = 0, step = 0;   // of the run that is fetched
 

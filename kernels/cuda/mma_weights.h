@@ -115,7 +115,7 @@ constexpr float kWholeUnit = 64;
 constexpr uint32_t kOfBytes = 0x7f007f00u;       // 2^127
 constexpr uint32_t kOfHighHalves = 0x7d007d00u;  // 2^123: of codes of four bits in the high halves of bytes
 
-// The same of a zero, to be added.
+// Minus a zero, in the unit of whole codes.
 __device__ __forceinline__ uint32_t minus_whole(int32_t zero) {
   return fma_pairs(static_cast<uint32_t>(zero) * 0x00010001u, 0xff00ff00u, 0);
 }

@@ -19,7 +19,7 @@ namespace outrider {
 struct HttpRequest {
   std::string method;  // "GET" also for HEAD; the server omits the body
   std::string path;    // without the query
-  std::string query;   // behind the question mark
+  std::string query;   // with its question mark; empty without one
   // Headers as sent; empty without one.
   std::string host;  // with the port
   std::string content_type, content_encoding;

@@ -74,7 +74,7 @@ HeldWeights held(WeightType type) {
 }
 
 // As our own codes, with the words of two rows taken apart for every unit, which is counted in machine code.
-// Most of these instructions ask which kinds of scales and zeros there are.
+// Most instructions ask for the kind of scales and zeros.
 HeldWeights held(const cuda::CodeForm& form) {
   const double of_zeros = form.zero_type == ZeroType::kStored ? 23.0 * form.units() : 0;
   const bool is_whole = form.code == CodeType::kUnsigned4 || form.code == CodeType::kUnsigned8;

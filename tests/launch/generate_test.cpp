@@ -86,7 +86,7 @@ TEST(Generate, QuietIsSilentOnStandardError) {
 // Lossless generation: none of these options changes a byte of the text.
 class SameText : public ::testing::TestWithParam<Arguments> {};
 
-// Run once for all of these tests.
+// The plain text of these sampling flags, generated once.
 const Outcome& plainly(const Arguments& sampling) {
   static std::map<Arguments, Outcome> outcomes;
   const auto found = outcomes.find(sampling);
