@@ -17,7 +17,7 @@ struct FakeNccl {
   std::atomic<bool> lingers{false};     // kernels end only when this does, aborted or not
   std::atomic<int64_t> mute_after{-1};  // groups of rank 0: what it sends later never arrives
   std::atomic<int64_t> deaf_rank{-1};   // receives nothing after its first group
-  std::atomic<int64_t> fail_after{-1};  // groups of `fail_rank`: then its communicator reports an error
+  std::atomic<int64_t> fail_after{-1};  // groups of `fail_rank`: then, all of them done, it reports an error
   std::atomic<int64_t> fail_rank{0};
 
   // Counters of events.
