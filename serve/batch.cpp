@@ -297,6 +297,8 @@ void add_batch_options(CLI::App& app, BatchOptions& o) {
   add_speculation_options(app, serve.cluster.speculation, serve.defaults.rule);
   add_speculative_config_option(app, serve.cluster, serve.defaults.rule);
   add_report_options(app, serve.files, serve.cluster.quiet);
+  app.footer(
+      "Example:\n  outrider batch --model TARGET --draft-model DRAFT --input in.jsonl --output out.jsonl");
 }
 
 int run_batch(const BatchOptions& options) {

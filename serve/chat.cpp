@@ -509,6 +509,14 @@ void add_chat_options(CLI::App& app, ChatSettings& settings) {
   add_speculation_options(app, settings.cluster.speculation, settings.request.rule);
   add_speculative_config_option(app, settings.cluster, settings.request.rule);
   add_report_options(app, settings.files, settings.cluster.quiet);
+  app.footer(
+      "Examples:\n"
+      "  outrider chat MODEL.gguf --draft-model DRAFT.gguf\n"
+      "  outrider chat MODEL 'What is a prime number?' --system 'Answer in one sentence.' --temperature 0\n"
+      "  echo 'What is a prime number?' | outrider chat MODEL --quiet\n"
+      "Within it /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n"
+      "Exit codes: 0 the user left, 1 a message from a pipe was not answered, 2 bad flag or file, 3 a rank "
+      "failed.");
 }
 
 int run_chat(const ChatSettings& settings) {

@@ -24,6 +24,23 @@ namespace {
 constexpr int kMaxDrainTimeout = 24 * 3600;
 constexpr size_t kMaxKeyBytes = 4096, kMaxKeys = 1000;
 
+constexpr const char* kServeExamples =
+    R"(Examples:
+  outrider serve TARGET --draft-model DRAFT
+  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json'
+       -d '{"prompt": "Once upon a time", "max_tokens": 64, "temperature": 0}'
+  curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json'
+       -d '{"messages": [{"role": "user", "content": "Tell me a story"}], "stream": true}'
+  curl http://127.0.0.1:8000/health    200 when requests can be served, 503 while loading, draining or failed
+  curl http://127.0.0.1:8000/ready     the same, and 503 while requests wait for a target group
+  curl http://127.0.0.1:8000/metrics   counters for Prometheus
+  outrider serve TARGET --host 0.0.0.0 --api-key-file key.txt
+      Clients send `Authorization: Bearer KEY`.
+  mpirun -n 4 outrider serve --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...
+      SIGTERM to the process of rank 0 drains; its number is written at the start.
+Options under Requests are the defaults of requests.
+Exit codes: 0 after SIGTERM or SIGINT, 2 bad flag or file, 3 a port is taken, memory is short or a rank failed.)";
+
 // Whether it can be the value of a header.
 bool is_api_key(std::string_view key) {
   return !key.empty() && key.size() <= kMaxKeyBytes &&
@@ -189,6 +206,7 @@ void add_serve_options(CLI::App& app, ServeOptions& o) {
   add_speculation_options(app, o.cluster.speculation, o.defaults.rule);
   add_speculative_config_option(app, o.cluster, o.defaults.rule);
   add_report_options(app, o.files, o.cluster.quiet);
+  app.footer(kServeExamples);
 }
 
 Status check_serve_options(const ServeOptions& o) {

@@ -347,6 +347,13 @@ void add_serve_bench_options(CLI::App& app, ServeBenchOptions& o) {
       ->check(number_in(0, 86400));
   add_report_options(app, o.files);
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error")->group(kReports);
+  app.footer(
+      "Examples:\n"
+      "  outrider serve-bench --rates 1,2,4 --prompt-tokens 128 --output-tokens 64 --html load.html\n"
+      "  outrider serve-bench --trace AzureLLMInferenceTrace_conv.csv --length-scale 0.2 --max-prompt-tokens "
+      "300\n"
+      "      --variant 'plain={\"num_speculative_tokens\": 0}' --variant 'drafts={}'\n"
+      "  outrider serve-bench --server ours=http://127.0.0.1:8000 --server other=http://127.0.0.1:8001");
 }
 
 int run_serve_bench(const ServeBenchOptions& options) {

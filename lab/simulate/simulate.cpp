@@ -43,7 +43,11 @@ struct SimulateCommand::State {
   }
 };
 
-SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>()) {
+SimulateCommand::SimulateCommand() : state_(std::make_unique<State>()) {}
+
+SimulateCommand::~SimulateCommand() = default;
+
+void SimulateCommand::add_options(CLI::App& app) {
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"
@@ -79,8 +83,6 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
   s.add(app, "texts", "Texts that were written, through drafters that need no model", add_texts_options,
         s.texts, [&s] { return run_texts(s.texts); });
 }
-
-SimulateCommand::~SimulateCommand() = default;
 
 int SimulateCommand::run() {
   Status status;

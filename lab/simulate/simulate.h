@@ -12,8 +12,9 @@ namespace outrider {
 // Owns what the flags fill; must live until run() has returned.
 class SimulateCommand {
  public:
-  explicit SimulateCommand(CLI::App& app);
+  SimulateCommand();
   ~SimulateCommand();
+  void add_options(CLI::App& app);  // once
   int run();  // an exit code
 
  private:

@@ -5,10 +5,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "base/program/exit_codes.h"
 #include "base/shell_text.h"
 #include "coordinator/gamma/policies.h"
 #include "kernels/cpu/isa.h"
@@ -199,13 +201,27 @@ std::string fish_script(const std::vector<Command>& commands) {
   return out;
 }
 
-}  // namespace
-
 std::string completion_script(const CLI::App& app, const std::string& shell) {
   std::vector<Command> commands;
   collect(app, "", commands);
   if (shell == "fish") return fish_script(commands);
   return (shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" : "") + bash_script(commands);
+}
+
+}  // namespace
+
+void add_completion_options(CLI::App& app, CompletionOptions& o) {
+  o.program = app.get_parent();
+  app.add_option("shell", o.shell, "Which")->check(CLI::IsMember({"bash", "zsh", "fish"}))->required();
+  app.footer(
+      "Examples:\n"
+      "  source <(outrider completion bash)        # in ~/.bashrc or ~/.zshrc, there with zsh\n"
+      "  outrider completion fish | source         # in config.fish");
+}
+
+int run_completion(const CompletionOptions& options) {
+  std::fputs(completion_script(*options.program, options.shell).c_str(), stdout);
+  return kExitOk;
 }
 
 }  // namespace outrider

@@ -10,7 +10,15 @@ class App;
 
 namespace outrider {
 
-// `shell`: bash, zsh or fish. Of a program named `outrider`.
-std::string completion_script(const CLI::App& app, const std::string& shell);
+struct CompletionOptions {
+  std::string shell;  // bash, zsh or fish
+  const CLI::App* program = nullptr;
+};
+
+// To the command of a program named `outrider`, whose commands the script will know.
+void add_completion_options(CLI::App& app, CompletionOptions& options);
+
+// Prints the script. Returns the exit code.
+int run_completion(const CompletionOptions& options);
 
 }  // namespace outrider

@@ -2,8 +2,10 @@
 
 #include <zmq.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <thread>
+#include <vector>
 
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
@@ -14,6 +16,8 @@
 #include "launch/commands/model_doctor.h"
 #include "model/cuda_backend.h"
 #include "requests/provenance.h"
+#include "start/flags/options.h"
+#include "start/mpi_cluster.h"
 
 namespace outrider {
 namespace {
@@ -43,12 +47,27 @@ int fail(const Status& status) {
 
 }  // namespace
 
+void add_doctor_options(CLI::App& app, DoctorOptions& o) {
+  app.add_option("--ranks", o.ranks, "Number of ranks to lay out (as mpirun -n)");
+  app.add_option("--layout", o.layout,
+                 "Roles by rank, e.g. coordinator=1,draft=1,target=2; target=2x4 is two groups of four");
+  finds_model(
+      app.add_option("-m,--model", o.model,
+                     "Family, formats and memory of this model, by part and rank, without loading it"));
+  app.footer(
+      "Examples:\n"
+      "  outrider doctor\n"
+      "  outrider doctor --ranks 4 --layout coordinator=1,draft=1,target=2 --model TARGET");
+}
+
 int run_doctor(const DoctorOptions& options) {
-  const bool is_job = !options.hosts.empty();  // under mpirun
-  if (is_job && options.ranks > 0 && options.ranks != static_cast<int>(options.hosts.size()))
+  const bool is_job = MpiCluster::launched();
+  const std::vector<HostInfo> hosts = is_job ? MpiCluster::hosts() : std::vector<HostInfo>();
+  if (!MpiCluster::is_first()) return kExitOk;
+  if (is_job && options.ranks > 0 && options.ranks != static_cast<int>(hosts.size()))
     return fail(invalid_argument(
-        fmt::format("--ranks {}: mpirun started {}; drop the flag", options.ranks, options.hosts.size())));
-  const int ranks = is_job ? static_cast<int>(options.hosts.size()) : options.ranks;
+        fmt::format("--ranks {}: mpirun started {}; drop the flag", options.ranks, hosts.size())));
+  const int ranks = is_job ? static_cast<int>(hosts.size()) : options.ranks;
   if (ranks < 0)
     return fail(invalid_argument(fmt::format("--ranks {}: must be positive, as in mpirun -n", ranks)));
   if (ranks == 0 && !options.layout.empty())
@@ -60,8 +79,7 @@ int run_doctor(const DoctorOptions& options) {
     if (!layout.ok() && !(is_job && options.layout.empty())) return fail(layout.status());
     const HostInfo here{"this host", cuda_device_count().ok() ? *cuda_device_count() : 0};
     if (layout.ok())
-      topology.emplace(*layout,
-                       is_job ? options.hosts : std::vector<HostInfo>(static_cast<size_t>(ranks), here));
+      topology.emplace(*layout, is_job ? hosts : std::vector<HostInfo>(static_cast<size_t>(ranks), here));
     if (layout.ok() && !is_job && ranks > 1)
       note = "as if all ranks were on this host; mpirun outrider doctor shows where a job's ranks are\n";
     if (!layout.ok()) note = layout.status().message() + "\n";

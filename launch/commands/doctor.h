@@ -2,20 +2,22 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
-#include "cluster/topology.h"
+namespace CLI {
+class App;
+}
 
 namespace outrider {
 
 struct DoctorOptions {
   int ranks = 0;  // as in mpirun -n; 0: this process only
   std::string layout;
-  std::vector<HostInfo> hosts;  // of the ranks that mpirun started; empty: it did not
-  std::string model;            // empty: no model's shards are shown
+  std::string model;  // empty: no model's shards are shown
 };
 
-// Returns the exit code; errors were printed.
+void add_doctor_options(CLI::App& app, DoctorOptions& options);
+
+// Under mpirun the first rank prints what all have. Returns the exit code; errors were printed.
 int run_doctor(const DoctorOptions& options);
 
 }  // namespace outrider

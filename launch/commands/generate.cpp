@@ -1,5 +1,6 @@
 #include "launch/commands/generate.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -27,7 +28,33 @@
 #include "text/chat_template/chat_template.h"
 
 namespace outrider {
+
+const char* const kGenerateExamples =
+    "Examples:\n"
+    "  outrider generate TARGET 'Once upon a time' --draft-model DRAFT\n"
+    "  outrider generate --model TARGET --drafter suffix --prompts prompts.jsonl --output out.jsonl\n"
+    "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...\n"
+    "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 a rank or a write failed.";
+
 namespace {
+
+constexpr const char* kRequestFormat =
+    R"(A line of --prompts is {"prompt": "..."}, or for the chat template
+  {"messages": [{"role": "user", "content": "..."}]}
+and with it add_generation_prompt, continue_final_message, which leaves the last message open, and
+chat_template_kwargs, an object of the template's variables, such as the date that some templates print.
+Besides, instead of the flag of that name: seed, max_tokens, temperature, top_k, top_p, min_p, stop (a text or
+a list), ignore_eos, repetition_penalty, presence_penalty, frequency_penalty, logit_bias ({"ID": V}), logprobs,
+rule, num_speculative_tokens or gamma_policy. Without a flag: stop_token_ids, min_tokens; response_format or
+structured_outputs, the form of the text as a server takes it; id, which comes back with the result; and
+category, by which the report sums. All
+lines are checked before the first one runs.
+Results come in the order of the requests, a line each:
+  index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error, request (tells for
+  --resume what the text depends on), checksum (of the rest of the line; --resume refuses one that was changed),
+  usage {prompt_tokens, completion_tokens}, logprobs [{id, token, logprob, top}], which are the model's own, before
+  temperature, filters, penalties and biases
+)";
 
 RoundRecord record_of(const GenerateJob& job, const GenerateResult& result, const Trace& trace) {
   RoundRecord record{.drafter = job.cluster.models.drafts_from_text() ? job.cluster.models.drafter : "model",
@@ -241,6 +268,13 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
 }
 
 }  // namespace
+
+void add_generate_flags(CLI::App& app, RunOptions& options) {
+  add_model_options(app, options.cluster);
+  add_pool_options(app, options.cluster.pool);
+  add_generate_options(app, options);
+  app.footer(std::string(kRequestFormat) + kGenerateExamples);
+}
 
 int run_generate(RunOptions options) {
   set_thread_role("coordinator");

@@ -1,5 +1,6 @@
 #include "launch/commands/keygen.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "base/printable.h"
@@ -19,7 +20,21 @@ Status keygen(const std::string& file) {
 
 }  // namespace
 
-int run_keygen(const std::string& file) {
+void add_keygen_options(CLI::App& app, KeygenOptions& o) {
+  app.add_option("-o,--output", o.file, "File to create, mode 0600; the public key goes to FILE.pub")
+      ->required();
+  app.footer(
+      "Examples, both ends of a connection:\n"
+      "  outrider keygen --output job.key\n"
+      "  outrider keygen --output worker.key\n"
+      "  outrider generate --listen 'tcp://10.0.0.1:7000' --curve-secret-key job.key --allowed-keys "
+      "worker.key.pub ...\n"
+      "  outrider draft-worker --connect tcp://10.0.0.1:7000 --curve-secret-key worker.key --server-key "
+      "job.key.pub ...");
+}
+
+int run_keygen(const KeygenOptions& options) {
+  const std::string& file = options.file;
   const Status status = keygen(file);
   if (!status.ok()) {
     tell_error(status.message());

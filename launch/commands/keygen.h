@@ -3,9 +3,19 @@
 
 #include <string>
 
+namespace CLI {
+class App;
+}
+
 namespace outrider {
 
+struct KeygenOptions {
+  std::string file;
+};
+
+void add_keygen_options(CLI::App& app, KeygenOptions& options);
+
 // Writes FILE (mode 0600: both keys) and FILE.pub (the public one, to hand out). Returns the exit code.
-int run_keygen(const std::string& file);
+int run_keygen(const KeygenOptions& options);
 
 }  // namespace outrider
