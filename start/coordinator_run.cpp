@@ -24,17 +24,10 @@ bool is_first_task() {
   return !task || std::atoi(task) == 0;
 }
 
-int fail(const Status& status) {
-  tell_error(status.message());
-  return exit_code_of(status);
-}
-
 void tell_all(const Preparation& prepared, const ClusterSettings& settings) {
   tell_warnings(prepared);
   for (const std::string& flag : flags_without_drafter(settings)) tell_error("warning: " + flag);
 }
-
-int tell(const Result<int>& code) { return code.ok() ? *code : fail(code.status()); }
 
 }  // namespace
 
@@ -43,11 +36,11 @@ int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coor
     return MpiCluster::run(
         settings, [&](const ClusterSettings& rank_settings, const Preparation& prepared, MpiCluster& mpi) {
           tell_all(prepared, rank_settings);
-          return tell(coordinate(rank_settings, prepared, &mpi));
+          return told_exit_code(coordinate(rank_settings, prepared, &mpi));
         });
   const int tasks = tasks_without_mpi();
   if (!settings.mpi.layout.empty())
-    return fail(invalid_argument(
+    return told_exit_code(invalid_argument(
         tasks > 1 ? fmt::format("--layout {}: srun started {} tasks without an MPI; add --mpi=pmix to srun",
                                 settings.mpi.layout, tasks)
                   : fmt::format("--layout {}: this is one process; start it with mpirun, or with srun "
@@ -59,13 +52,13 @@ int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coor
         "outrider: warning: srun started %d tasks without an MPI, and each is a run of its own; for one "
         "run over all of them add --mpi=pmix to srun\n",
         tasks);
-  if (const Status pool = check_pool_settings(settings); !pool.ok()) return fail(pool);
+  if (const Status pool = check_pool_settings(settings); !pool.ok()) return told_exit_code(pool);
   auto prepared = prepare(settings);
-  if (!prepared.ok()) return fail(prepared.status());
+  if (!prepared.ok()) return told_exit_code(prepared.status());
   if (settings.targets_join())
-    if (const Status known = identify_target(settings, *prepared); !known.ok()) return fail(known);
+    if (const Status known = identify_target(settings, *prepared); !known.ok()) return told_exit_code(known);
   tell_all(*prepared, settings);
-  return tell(coordinate(settings, *prepared, nullptr));
+  return told_exit_code(coordinate(settings, *prepared, nullptr));
 }
 
 Result<int> preflight(const ClusterSettings& settings, const Preparation& prepared, MpiCluster* mpi) {

@@ -37,10 +37,7 @@ std::unique_ptr<Collectives> everybody(const MpiSession& session) {
 }
 
 // All ranks return the agreed code and one prints it: mpirun passes on the first code it sees.
-int fail(const Status& status, bool print) {
-  if (print) tell_error(status.message());
-  return exit_code_of(status);
-}
+int fail(const Status& status, bool print) { return print ? told_exit_code(status) : exit_code_of(status); }
 
 // mpirun ends every rank as soon as one fails, so the coordinator first gets time to finish its requests.
 [[noreturn]] void end_job(const std::string& reason) {

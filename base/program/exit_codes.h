@@ -1,6 +1,7 @@
-// Exit codes of the program, stable.
+// Exit codes of the program, stable, and how a command ends.
 #pragma once
 
+#include "base/printable.h"
 #include "base/status.h"
 
 namespace outrider {
@@ -26,6 +27,15 @@ inline int exit_code_of(const Status& status) {
       break;
   }
   return kExitUsage;
+}
+
+// The same, with the error on standard error.
+inline int told_exit_code(const Status& status) {
+  if (!status.ok()) tell_error(status.message());
+  return exit_code_of(status);
+}
+inline int told_exit_code(const Result<int>& code) {
+  return code.ok() ? *code : told_exit_code(code.status());
 }
 
 }  // namespace outrider

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "comm/cores.h"
 #include "lab/bench/bench_report.h"
@@ -346,9 +345,7 @@ int run_bench(BenchOptions options) {
   set_thread_role("coordinator");
   Status status = complete_bench_options(options);
   if (status.ok()) status = Bench(std::move(options)).run();
-  if (status.ok()) return kExitOk;
-  tell_error(status.message());
-  return exit_code_of(status);
+  return told_exit_code(status);
 }
 
 }  // namespace outrider

@@ -307,11 +307,6 @@ void add_perplexity_options(CLI::App& app, PerplexityOptions& o) {
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
 }
 
-int run_perplexity(const PerplexityOptions& options) {
-  const Status status = perplexity(options);
-  if (status.ok()) return kExitOk;
-  tell_error(status.message());
-  return exit_code_of(status);
-}
+int run_perplexity(const PerplexityOptions& options) { return told_exit_code(perplexity(options)); }
 
 }  // namespace outrider

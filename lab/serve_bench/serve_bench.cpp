@@ -356,11 +356,6 @@ void add_serve_bench_options(CLI::App& app, ServeBenchOptions& o) {
       "  outrider serve-bench --server ours=http://127.0.0.1:8000 --server other=http://127.0.0.1:8001");
 }
 
-int run_serve_bench(const ServeBenchOptions& options) {
-  const auto result = bench(options);
-  if (result.ok()) return *result;
-  tell_error(result.status().message());
-  return exit_code_of(result.status());
-}
+int run_serve_bench(const ServeBenchOptions& options) { return told_exit_code(bench(options)); }
 
 }  // namespace outrider

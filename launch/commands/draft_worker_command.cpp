@@ -290,11 +290,7 @@ Status serve_here(const DraftWorkerSettings& settings) {
   return first;
 }
 
-int ended(const Status& status) {
-  if (status.ok()) return kExitOk;
-  tell_error("draft worker: " + status.message());
-  return exit_code_of(status);
-}
+int ended(const Status& status) { return told_exit_code(status.in("draft worker")); }
 
 // Under mpirun all ranks form one worker.
 int serve_under_mpirun(const DraftWorkerSettings& settings) {

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "comm/curve.h"
 
@@ -36,10 +35,7 @@ void add_keygen_options(CLI::App& app, KeygenOptions& o) {
 int run_keygen(const KeygenOptions& options) {
   const std::string& file = options.file;
   const Status status = keygen(file);
-  if (!status.ok()) {
-    tell_error(status.message());
-    return exit_code_of(status);
-  }
+  if (!status.ok()) return told_exit_code(status);
   std::printf("%s: keep it secret\n%s.pub: give it to the other end\n", file.c_str(), file.c_str());
   return kExitOk;
 }

@@ -97,11 +97,6 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
 }
 
-int run_quantize(const QuantizeOptions& options) {
-  const Status status = quantize(options);
-  if (status.ok()) return kExitOk;
-  tell_error(status.message());
-  return exit_code_of(status);
-}
+int run_quantize(const QuantizeOptions& options) { return told_exit_code(quantize(options)); }
 
 }  // namespace outrider

@@ -222,10 +222,7 @@ Status run_here(const TargetGroupSettings& settings) {
   return first;
 }
 
-int finish(const Status& status) {
-  if (!status.ok()) tell_error("target group: " + status.message());
-  return exit_code_of(status);
-}
+int finish(const Status& status) { return told_exit_code(status.in("target group")); }
 
 }  // namespace
 
