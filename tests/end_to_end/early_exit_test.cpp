@@ -9,7 +9,7 @@
 #include "tests/support/test_models.h"
 #include "tests/support/token_law.h"
 
-namespace outrider {
+namespace outrider::early_exit_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -108,4 +108,4 @@ TEST(EarlyExitToo, TokensFollowTheTarget) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::early_exit_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/test_cluster.h"
 
-namespace outrider {
+namespace outrider::emulated_link_runs_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -157,4 +157,4 @@ TEST(AnyRuleOver, SocketsWithDelayGiveTheSameText) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::emulated_link_runs_test

@@ -4,7 +4,7 @@
 
 #include "tests/end_to_end/request_grid.h"
 
-namespace outrider {
+namespace outrider::families_test {
 namespace {
 
 using namespace grid;  // NOLINT: the names of this test
@@ -102,4 +102,4 @@ INSTANTIATE_TEST_SUITE_P(Goldens, Families, ::testing::ValuesIn(testing::kFamily
                          });
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::families_test

@@ -9,7 +9,7 @@
 #include "tests/support/prefix_grammar.h"
 #include "tests/support/token_law.h"
 
-namespace outrider {
+namespace outrider::grammars_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -350,4 +350,4 @@ TEST(GrammarsLaw, EmittedSequencesFollowTheTargetAmongWhatIsAllowed) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::grammars_test

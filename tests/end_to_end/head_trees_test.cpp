@@ -7,7 +7,7 @@
 #include "tests/support/law_samples.h"
 #include "tests/support/token_law.h"
 
-namespace outrider {
+namespace outrider::head_trees_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -180,4 +180,4 @@ TEST(HeadTreesToo, EndsAreThoseOfPlainDecoding) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::head_trees_test

@@ -14,7 +14,7 @@
 #include "tests/support/row_faults.h"
 #include "tests/support/token_law.h"
 
-namespace outrider {
+namespace outrider::heads_at_worker_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -333,4 +333,4 @@ INSTANTIATE_TEST_SUITE_P(Heads, OneDraft, ::testing::ValuesIn(testing::kGoldenHe
                          testing::head_test_name);
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::heads_at_worker_test

@@ -8,7 +8,7 @@
 #include "tests/support/law_samples.h"
 #include "tests/support/token_law.h"
 
-namespace outrider {
+namespace outrider::heads_beside_target_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -145,4 +145,4 @@ TEST(HeadsBesideTargetToo, TokensFollowTheTarget) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::heads_beside_target_test

@@ -10,7 +10,7 @@
 #include "tests/support/test_cluster.h"
 #include "tests/support/token_law.h"
 
-namespace outrider {
+namespace outrider::hidden_states_test {
 namespace {
 
 using testing::ClusterOptions;
@@ -206,4 +206,4 @@ TEST(HiddenStates, TokensFollowTheTarget) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::hidden_states_test

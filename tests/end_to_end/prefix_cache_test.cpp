@@ -5,7 +5,7 @@
 #include "tests/end_to_end/request_grid.h"
 #include "tests/heads/golden_heads.h"
 
-namespace outrider {
+namespace outrider::prefix_cache_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -265,4 +265,4 @@ TEST(PrefixCacheToo, SaltsShareNothing) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::prefix_cache_test

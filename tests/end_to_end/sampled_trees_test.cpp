@@ -9,7 +9,7 @@
 #include "tests/support/law_samples.h"
 #include "tests/support/token_law.h"
 
-namespace outrider {
+namespace outrider::sampled_trees_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -220,4 +220,4 @@ TEST(SampledTrees, AcceptMoreThanChains) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::sampled_trees_test

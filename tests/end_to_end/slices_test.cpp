@@ -7,7 +7,7 @@
 
 #include "tests/support/test_cluster.h"
 
-namespace outrider {
+namespace outrider::slices_test {
 namespace {
 
 using testing::ClusterOptions;
@@ -160,4 +160,4 @@ TEST(Slices, TheRoundOfALostDraftIsAPlainOne) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::slices_test

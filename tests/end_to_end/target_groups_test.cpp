@@ -5,7 +5,7 @@
 #include "tests/end_to_end/request_grid.h"
 #include "tests/support/dying_wire.h"
 
-namespace outrider {
+namespace outrider::target_groups_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -270,4 +270,4 @@ TEST(SeveralGroups, ATextRunsWhereItsBeginningWasRead) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::target_groups_test

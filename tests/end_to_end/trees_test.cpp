@@ -8,7 +8,7 @@
 #include "tests/end_to_end/request_grid.h"
 #include "tests/support/changing_wire.h"
 
-namespace outrider {
+namespace outrider::trees_test {
 namespace {
 
 using namespace grid;  // NOLINT: the grid's names
@@ -271,4 +271,4 @@ TEST(TreeDrafts, AcceptMoreThanAChainOfTheirDepth) {
 }
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::trees_test

@@ -8,7 +8,7 @@
 #include "tests/support/test_cluster.h"
 #include "tests/support/token_law.h"
 
-namespace outrider {
+namespace outrider::vocabulary_test {
 namespace {
 
 using testing::ClusterOptions;
@@ -194,4 +194,4 @@ TEST_P(Vocabulary, TokensFollowTheTarget) {
 INSTANTIATE_TEST_SUITE_P(Pairs, Vocabulary, ::testing::Values(&small_draft, &small_target, &short_head));
 
 }  // namespace
-}  // namespace outrider
+}  // namespace outrider::vocabulary_test
