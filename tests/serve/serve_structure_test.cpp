@@ -21,11 +21,6 @@ const json kTools = json::parse(
     R"([{"type": "function", "function": {"name": "get", "parameters": {"type": "object",
         "properties": {"what": {"enum": ["ball", "cake"]}}, "required": ["what"], "additionalProperties": false}}}])");
 
-json with(json body, const json& more) {
-  body.update(more);
-  return body;
-}
-
 class ServeStructure : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {

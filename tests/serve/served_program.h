@@ -43,4 +43,11 @@ Events read_events(HttpClient& client);
 // The concatenated text of the chunks of one choice.
 std::string text_of(const Events& events, int choice = 0);
 
+// A request whose text is the same on every server of the demo pair, and one with other fields.
+inline const nlohmann::json kGreedy{{"prompt", "Once upon a time"}, {"max_tokens", 12}, {"temperature", 0}};
+inline nlohmann::json with(nlohmann::json body, const nlohmann::json& more) {
+  body.update(more);
+  return body;
+}
+
 }  // namespace outrider::testing
