@@ -1,10 +1,13 @@
 #include "start/joining.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <random>
 #include <utility>
+
+#include "base/printable.h"
 
 namespace outrider {
 
@@ -41,6 +44,14 @@ std::chrono::milliseconds pause_before(int attempt) {
   const auto pause = std::min(kFirst * (int64_t{1} << std::min(attempt, 10)), kLongest);
   std::random_device random;
   return pause + pause * (random() % 256) / 1024;
+}
+
+void JoiningMessages::tell(std::string_view text) const {
+  if (!quiet_) tell_error(fmt::format("{} {}: {}", who_, getpid(), text));
+}
+
+void JoiningMessages::tell(LogLevel level, std::string_view event, std::string_view text) const {
+  if (!quiet_) log_event(level, event, fmt::format("{} {}: {}", who_, getpid(), text), {{"host", host_}});
 }
 
 }  // namespace outrider

@@ -1,9 +1,11 @@
-// Settings of programs that join a run from elsewhere: its address, keys, and retries.
+// Settings of programs that join a run from elsewhere: its address, keys, and retries; and what they tell.
 #pragma once
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
+#include "base/event_log.h"
 #include "base/status.h"
 #include "comm/transport.h"
 
@@ -27,5 +29,19 @@ std::string describe_end(const JoinSettings& settings);
 // The pause before attempt n after a break, short at first. It includes a random part of up to a quarter, so
 // that workers do not return all at once.
 std::chrono::milliseconds pause_before(int attempt);
+
+// Messages of such a program, with its name and number in front. A quiet one tells nothing.
+class JoiningMessages {
+ public:
+  JoiningMessages(const char* who, const JoinSettings& settings, bool quiet)
+      : who_(who), host_(settings.connect), quiet_(quiet) {}
+  void tell(std::string_view text) const;
+  void tell(LogLevel level, std::string_view event, std::string_view text) const;
+
+ private:
+  const char* who_;
+  std::string host_;
+  bool quiet_;
+};
 
 }  // namespace outrider

@@ -12,8 +12,6 @@
 #include <optional>
 #include <thread>
 
-#include "base/event_log.h"
-#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "base/threads.h"
@@ -76,10 +74,11 @@ class JoinedWorker {
         continue;
       }
       if (status.ok() && asked_to_leave()) {
-        if (joined) tell(LogLevel::kInfo, "leave", fmt::format("signal {}", noted_signal()));
+        if (joined) messages_.tell(LogLevel::kInfo, "leave", fmt::format("signal {}", noted_signal()));
         return {};
       }
-      if (status.ok() && (joined || !settings_.stay)) tell(LogLevel::kInfo, "leave", describe_end(settings_));
+      if (status.ok() && (joined || !settings_.stay))
+        messages_.tell(LogLevel::kInfo, "leave", describe_end(settings_));
       if ((status.ok() && !settings_.stay) || is_final(status)) return status;
       if (joined) {
         alone_since = Clock::now();
@@ -89,7 +88,7 @@ class JoinedWorker {
         told_ = status.message();
         const auto text =
             fmt::format("{}; looking for it for {} s (--retry-for)", status.message(), settings_.retry_for_s);
-        joined ? tell(LogLevel::kWarning, "loss", text) : tell(text);
+        joined ? messages_.tell(LogLevel::kWarning, "loss", text) : messages_.tell(text);
       }
       if (Clock::now() - alone_since >= std::chrono::seconds(settings_.retry_for_s))
         return (status.ok() ? unavailable("there is no next job") : status)
@@ -122,9 +121,9 @@ class JoinedWorker {
     if (!welcome) return {};
     *joined = true;
     options.vocab_size = welcome->target.vocab_size;
-    tell(LogLevel::kInfo, "join",
-         fmt::format("model '{}' drafts for target '{}' at {}", prepared_.draft_info.name,
-                     welcome->target.name, settings_.connect));
+    messages_.tell(LogLevel::kInfo, "join",
+                   fmt::format("model '{}' drafts for target '{}' at {}", prepared_.draft_info.name,
+                               welcome->target.name, settings_.connect));
     std::optional<SliceSender> slices = endpoints_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
@@ -142,9 +141,9 @@ class JoinedWorker {
       pause = worker.rest();
     }
     if (!pause) return {};
-    tell(LogLevel::kInfo, "leave",
-         fmt::format("unloaded for {} s: its drafts have not paid for long",
-                     static_cast<double>(pause->count()) / 1000));
+    messages_.tell(LogLevel::kInfo, "leave",
+                   fmt::format("unloaded for {} s: its drafts have not paid for long",
+                               static_cast<double>(pause->count()) / 1000));
     slices.reset();
     hidden_states.reset();
     head_ = nullptr;
@@ -159,7 +158,7 @@ class JoinedWorker {
     auto sender =
         SliceSender::connect(welcome.slices, welcome.target.vocab_size, self, kJoiningConnectTimeout);
     if (sender.ok()) return std::move(sender).value();
-    tell(sender.status().message() + "; dense q goes to the target through the coordinator");
+    messages_.tell(sender.status().message() + "; dense q goes to the target through the coordinator");
     return std::nullopt;
   }
 
@@ -183,7 +182,7 @@ class JoinedWorker {
     };
     auto inbox = connect();
     if (inbox.ok()) return std::move(inbox).value();
-    tell(inbox.status().message() + "; rows of states come with the job");
+    messages_.tell(inbox.status().message() + "; rows of states come with the job");
     return nullptr;
   }
 
@@ -195,19 +194,11 @@ class JoinedWorker {
     auto links = make_links(device(), welcome.slices, welcome.target.vocab_size, -1,
                             std::min(2 * settings_.run.models.max_num_seqs, kMaxDrafts));
     if (links.ok()) return slices.use_links(std::move(links).value());
-    tell(links.status().message() + "; dense q goes to the target by sockets");
-  }
-
-  void tell(const std::string& text) const {
-    if (!settings_.run.quiet) tell_error(fmt::format("draft worker {}: {}", getpid(), text));
-  }
-  void tell(LogLevel level, std::string_view event, const std::string& text) const {
-    if (!settings_.run.quiet)
-      log_event(level, event, fmt::format("draft worker {}: {}", getpid(), text),
-                {{"host", settings_.connect}});
+    messages_.tell(links.status().message() + "; dense q goes to the target by sockets");
   }
 
   const DraftWorkerSettings& settings_;
+  const JoiningMessages messages_{"draft worker", settings_, settings_.run.quiet};
   const Preparation& prepared_;
   const ZmqOptions zmq_;
   const Load load_;

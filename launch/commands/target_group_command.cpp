@@ -1,7 +1,5 @@
 #include "launch/commands/target_group_command.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -10,8 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/event_log.h"
-#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "base/threads.h"
@@ -101,9 +97,10 @@ class GroupRank {
   Status judge(Status status) {
     const bool was_in = std::exchange(is_in_, false);
     ended_ = is_leaving() || (status.ok() && !settings_.stay);
-    if (is_leaving() && was_in) tell(LogLevel::kInfo, "leave", fmt::format("signal {}", noted_signal()));
+    if (is_leaving() && was_in)
+      messages_.tell(LogLevel::kInfo, "leave", fmt::format("signal {}", noted_signal()));
     if (!is_leaving() && status.ok() && (was_in || !settings_.stay))
-      tell(LogLevel::kInfo, "leave", describe_end(settings_));
+      messages_.tell(LogLevel::kInfo, "leave", describe_end(settings_));
     if (ended_) return {};
     if (status.ok()) {
       if (was_in) {
@@ -121,8 +118,9 @@ class GroupRank {
     }
     if (attempt_ == 0) told_ = status.message();
     if (attempt_ == 0)
-      tell(LogLevel::kWarning, "loss",
-           fmt::format("{}; joining again for {} s (--retry-for)", status.message(), settings_.retry_for_s));
+      messages_.tell(
+          LogLevel::kWarning, "loss",
+          fmt::format("{}; joining again for {} s (--retry-for)", status.message(), settings_.retry_for_s));
     constexpr int kPatient = 3;
     if (refused) attempt_ = std::max(attempt_, kPatient);
     return wait(refused ? unavailable(status.message()) : status);
@@ -131,15 +129,16 @@ class GroupRank {
   void joined() {
     is_in_ = true;
     attempt_ = 0;
-    tell(LogLevel::kInfo, "join",
-         fmt::format("serves {} at {}", prepared_.target_info.name, settings_.connect));
+    messages_.tell(LogLevel::kInfo, "join",
+                   fmt::format("serves {} at {}", prepared_.target_info.name, settings_.connect));
   }
 
   // Waits before the next attempt. An error: there were too many.
   Status wait(const Status& why) {
     if (attempt_ == 0 && why.message() != told_ && alone_since_ != Clock::time_point{}) {
       told_ = why.message();
-      tell(fmt::format("{}; trying again for {} s (--retry-for)", why.message(), settings_.retry_for_s));
+      messages_.tell(
+          fmt::format("{}; trying again for {} s (--retry-for)", why.message(), settings_.retry_for_s));
     }
     if (Clock::now() - alone_since_ >= std::chrono::seconds(settings_.retry_for_s))
       return why.in(fmt::format("--retry-for {}", settings_.retry_for_s));
@@ -147,16 +146,8 @@ class GroupRank {
     return {};
   }
 
-  void tell(const std::string& text) const {
-    if (!settings_.run.quiet) tell_error(fmt::format("target group {}: {}", getpid(), text));
-  }
-  void tell(LogLevel level, std::string_view event, const std::string& text) const {
-    if (!settings_.run.quiet)
-      log_event(level, event, fmt::format("target group {}: {}", getpid(), text),
-                {{"host", settings_.connect}});
-  }
-
   const TargetGroupSettings& settings_;
+  const JoiningMessages messages_{"target group", settings_, settings_.run.quiet};
   const Preparation& prepared_;
   const ZmqOptions& zmq_;
   const RoleThreads threads_;
