@@ -541,12 +541,18 @@ TEST(ServeFaults, IdsThatTheDraftLacksDisturbNobody) {
   EXPECT_FALSE(worker.ended()) << worker.err();
 }
 
+// A client that gets `texts` endless texts, and has the first event of them.
+HttpClient client_of_endless(ServedProgram& server, int texts) {
+  HttpClient client = server.client();
+  client.send(post_text("/v1/completions", endless(texts).dump()));
+  EXPECT_EQ(client.head().status, 200);
+  EXPECT_TRUE(client.event().has_value());
+  return client;
+}
+
 TEST(ServeFaults, SigtermLetsTextsEnd) {
   ServedProgram server({"--max-num-seqs", "2", "--quiet"});
-  HttpClient client = server.client();
-  client.send(post_text("/v1/completions", endless(2).dump()));
-  ASSERT_EQ(client.head().status, 200);
-  ASSERT_TRUE(client.event().has_value());
+  HttpClient client = client_of_endless(server, 2);
   server.process().signal(SIGTERM);
   const Events events = read_events(client);
   EXPECT_TRUE(events.is_done);
@@ -555,10 +561,7 @@ TEST(ServeFaults, SigtermLetsTextsEnd) {
 
 TEST(ServeFaults, ASecondSigtermDoesNotWait) {
   ServedProgram server({"--max-num-seqs", "1", "--quiet"});
-  HttpClient client = server.client();
-  client.send(post_text("/v1/completions", endless(16).dump()));
-  ASSERT_EQ(client.head().status, 200);
-  ASSERT_TRUE(client.event().has_value());
+  HttpClient client = client_of_endless(server, 16);
   server.process().signal(SIGTERM);
   ASSERT_TRUE(until([&] { return server.client().get("/health").status != 200; }));
   server.process().signal(SIGTERM);
@@ -568,10 +571,7 @@ TEST(ServeFaults, ASecondSigtermDoesNotWait) {
 
 TEST(ServeFaults, TextsThatDoNotEndInTimeBreakOffWithAnError) {
   ServedProgram server({"--max-num-seqs", "1", "--drain-timeout", "0", "--log-format", "json"});
-  HttpClient client = server.client();
-  client.send(post_text("/v1/completions", endless(16).dump()));
-  ASSERT_EQ(client.head().status, 200);
-  ASSERT_TRUE(client.event().has_value());
+  HttpClient client = client_of_endless(server, 16);
   server.process().signal(SIGTERM);
   const Events events = read_events(client);
   EXPECT_FALSE(events.is_done) << "no [DONE] behind an error";
