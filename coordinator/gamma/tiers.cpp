@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/parse_number.h"
-#include "base/shortened.h"
-#include "coordinator/gamma/policies.h"
+#include "coordinator/gamma/batch_steps.h"
 
 namespace outrider {
 namespace {
@@ -91,48 +89,34 @@ class TiersGamma : public GammaPolicy {
   const std::shared_ptr<Tiers> tiers_;
 };
 
-Status wrong_steps(std::string_view item) {
-  return invalid_argument(fmt::format(
-      "gamma policy 'tiers': steps={}: write BATCH:LENGTHS with growing batch sizes and lengths, e.g. "
-      "1:1-3-5-7/8:0-1-3",
-      shortened(item)));
-}
-
-// "1:1-3-5-7/8:0-1-3"
-Result<std::vector<Tier>> read_tiers(std::string_view text) {
-  std::vector<Tier> tiers;
+// "1-3-5-7"
+std::vector<int32_t> growing_lengths(std::string_view text) {
+  std::vector<int32_t> lengths;
   while (!text.empty()) {
-    const std::string_view item = text.substr(0, text.find('/'));
-    text.remove_prefix(std::min(text.size(), item.size() + 1));
-    const size_t colon = item.find(':');
-    const auto batch = parse_number<int32_t>(item.substr(0, colon));
-    if (colon == std::string_view::npos || !batch || *batch < 0 || *batch > 1024 ||
-        (!tiers.empty() && *batch <= tiers.back().batch()))
-      return wrong_steps(item);
-    std::vector<int32_t> lengths;
-    for (std::string_view rest = item.substr(colon + 1); !rest.empty();) {
-      const std::string_view one = rest.substr(0, rest.find('-'));
-      rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-      const auto length = parse_number<int32_t>(one);
-      if (!length || *length < 0 || *length > 1024 || (!lengths.empty() && *length <= lengths.back()))
-        return wrong_steps(item);
-      lengths.push_back(*length);
-    }
-    if (lengths.empty()) return wrong_steps(item);
-    tiers.emplace_back(*batch, std::move(lengths));
+    const std::string_view one = text.substr(0, text.find('-'));
+    text.remove_prefix(std::min(text.size(), one.size() + 1));
+    const std::optional<int32_t> length = read_step_number(one);
+    if (!length || (!lengths.empty() && *length <= lengths.back())) return {};
+    lengths.push_back(*length);
   }
-  if (tiers.empty()) return invalid_argument("gamma policy 'tiers': steps is empty");
-  return tiers;
+  return lengths;
 }
 
 }  // namespace
 
 Result<GammaPolicyFactory> tiers_gamma_from(const GammaArguments& arguments) {
-  ASSIGN_OR_RETURN(std::vector<Tier> tiers, read_tiers(arguments.find("steps")->second));
+  // "1:1-3-5-7/8:0-1-3"
+  ASSIGN_OR_RETURN(
+      std::vector<BatchStep> steps,
+      read_batch_steps(arguments, "tiers",
+                       "BATCH:LENGTHS with growing batch sizes and lengths, e.g. 1:1-3-5-7/8:0-1-3",
+                       &growing_lengths));
   Constants constants;
   ASSIGN_OR_RETURN(constants.alpha, gamma_number(arguments, "alpha", 0.001, 1));
   ASSIGN_OR_RETURN(constants.interval, gamma_integer(arguments, "interval", 1, 1000));
   ASSIGN_OR_RETURN(constants.warmup, gamma_integer(arguments, "warmup", 0, 1000));
+  std::vector<Tier> tiers;
+  for (BatchStep& step : steps) tiers.emplace_back(step.batch, std::move(step.lengths));
   const auto shared = std::make_shared<Tiers>(std::move(tiers), constants);
   return GammaPolicyFactory([shared] { return std::make_unique<TiersGamma>(shared); });
 }
