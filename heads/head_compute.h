@@ -266,6 +266,8 @@ class HeadCompute {
   // silu(gate + bias) * (up + bias), gates and ups side by side; overwrites them. In `room`, or where it
   // says.
   virtual Operand gate(FloatRows gate_up, const HeadVector& bias, Operand room) = 0;
+  // x[m, :] *= sigmoid(gate[m, :]).
+  virtual void multiply_by_sigmoid(Operand x, FloatRows gate) = 0;
 };
 
 // To rows where a head computes, from rows of bf16 numbers in the host's memory, one behind the other.

@@ -11,6 +11,7 @@
 #include "model_files/gguf_model.h"
 #include "model_files/gguf_parts.h"
 #include "model_files/layer_config.h"
+#include "model_files/wrapper_config.h"
 
 namespace outrider {
 namespace {
@@ -324,9 +325,34 @@ Result<HeadConfig> read_hydra(const JsonObject& config, const ModelConfig& targe
   return out;
 }
 
-Result<json> config_of_gguf(const std::filesystem::path& file) {
-  ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(file));
-  return gguf_config(parts.content, file.string());
+struct HeadFile {
+  json root;
+  std::string name;
+  bool norms_hold_one = false;  // as a GGUF file's do
+};
+
+// Modules of multi-token prediction may be in a GGUF file, or in a checkpoint that also reads images.
+Result<HeadFile> read_head_file(const std::filesystem::path& directory, HeadKind kind) {
+  HeadFile out;
+  if (is_gguf_path(directory)) {
+    out.name = directory.string();
+    if (kind != HeadKind::kMtp)
+      return unsupported(fmt::format("{}: GGUF files are read for --drafter mtp, not for --drafter {}",
+                                     out.name, head_kind_name(kind)));
+    ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(directory));
+    ASSIGN_OR_RETURN(out.root, gguf_config(parts.content, out.name));
+    out.norms_hold_one = gguf_norms_hold_one(parts.content);
+    return out;
+  }
+  out.name = (directory / "config.json").string();
+  ASSIGN_OR_RETURN(out.root, read_json_file(out.name));
+  if (kind != HeadKind::kMtp) return out;
+  ASSIGN_OR_RETURN(const JsonObject whole, JsonObject::view(out.root, out.name));
+  ASSIGN_OR_RETURN(std::optional<json> text, text_model_config(whole));
+  if (!text) return out;
+  out.root = std::move(*text);
+  out.name += ": text_config";
+  return out;
 }
 
 }  // namespace
@@ -341,20 +367,14 @@ std::string_view head_kind_name(HeadKind kind) { return kKindNames[static_cast<s
 
 Result<HeadConfig> read_head_config(const std::filesystem::path& directory, HeadKind kind,
                                     const ModelConfig& target) {
-  const bool is_gguf = is_gguf_path(directory);
-  const std::string file = (is_gguf ? directory : directory / "config.json").string();
-  if (is_gguf && kind != HeadKind::kMtp)
-    return unsupported(fmt::format("{}: GGUF files are read for --drafter mtp, not for --drafter {}", file,
-                                   head_kind_name(kind)));
-  ASSIGN_OR_RETURN(const json root, is_gguf ? config_of_gguf(directory) : read_json_file(file));
-  ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(root, file));
+  ASSIGN_OR_RETURN(const HeadFile file, read_head_file(directory, kind));
+  ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(file.root, file.name));
   // A head reads the target's hidden states, embedding and output as they are.
-  if (target.norm_adds_one || target.scales.embedding != 1 || target.scales.logit_divisor != 1 ||
-      target.scales.logit_cap > 0)
+  if (target.scales.embedding != 1 || target.scales.logit_divisor != 1 || target.scales.logit_cap > 0)
     return unsupported(
-        fmt::format("{}: heads for {}, whose embeddings, logits or norms are scaled, are not "
-                    "supported; use --draft-model without --drafter {}",
-                    file, architecture_name(target.family), head_kind_name(kind)));
+        fmt::format("{}: heads for {}, whose embeddings or logits are scaled, are not supported; use "
+                    "--draft-model without --drafter {}",
+                    file.name, architecture_name(target.family), head_kind_name(kind)));
   HeadConfig out{.kind = kind};
   const bool is_listed = kind == HeadKind::kEagle3 || kind == HeadKind::kDFlash;
   if (!is_listed && (config.has("draft_vocab_size") || config.has("speculators_model_type")))
@@ -374,6 +394,7 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
     return out;
   }
   out.aux_layers = {target.num_layers};
+  if (file.norms_hold_one) out.layer.norm_adds_one = false;
   if (kind == HeadKind::kMtp) return out;
   ASSIGN_OR_RETURN(out.fc_bias, config.boolean_or("bias", true));
   return out;

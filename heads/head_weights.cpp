@@ -112,8 +112,8 @@ class HeadLoader {
 };
 
 int64_t bytes_of(const HeadWeights& w) {
-  return w.qkv.bytes + w.latent.bytes + w.o.bytes + w.mlp.bytes() + w.experts.bytes + w.head.bytes +
-         w.fc.bytes;
+  return w.qkv.bytes + w.attention_gate.bytes + w.latent.bytes + w.o.bytes + w.mlp.bytes() + w.experts.bytes +
+         w.head.bytes + w.fc.bytes;
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
   HeadLoader loader(files, config, directory.string(), format, compute);
   if (Status status = loader.load(target, out); !status.ok()) return status.in(directory.string());
   if (config.kind != HeadKind::kEagle3) {
-    out.projection.norm = compute.vector(read_vector(target_map.final_norm));
+    out.projection.norm = load_final_norm(target_map, target, compute);
     if (config.kind != HeadKind::kHydra) {
       ASSIGN_OR_RETURN(out.head, target_head(target_map, format, compute));
     }
@@ -178,6 +178,10 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
   return out;
 }
 
+HeadVector load_final_norm(const WeightMap& map, const ModelConfig& target, HeadCompute& compute) {
+  return compute.vector(read_norm(map.final_norm, target.norm_adds_one));
+}
+
 Result<HiddenStateProjectionWeights> load_hidden_state_projection(
     const std::filesystem::path& directory, const HeadConfig& config,
     const std::filesystem::path& target_directory, const ModelConfig& target, WeightFormat format,
@@ -192,7 +196,7 @@ Result<HiddenStateProjectionWeights> load_hidden_state_projection(
   }
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(target_directory));
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, target, ShardPlan(target, {})));
-  out.norm = compute.vector(read_vector(map.final_norm));
+  out.norm = load_final_norm(map, target, compute);
   return out;
 }
 

@@ -39,6 +39,7 @@ struct HeadWeights {
   bool hidden_state_first = false;  // of a pair, in front of its token
   HeadVector output_norm;           // [H]
   HeadMatrix qkv;                   // [q + k + v, H], of EAGLE-3 2 H
+  HeadMatrix attention_gate;        // [q, H], of MTP where the layer has one
   HeadVector qkv_bias;
   HeadVector q_norm, k_norm;  // [head_dim]; empty where the family has none
   HeadMatrix o;               // [H, q]
@@ -56,6 +57,9 @@ struct HeadWeights {
 Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, const HeadConfig& config,
                                       const std::filesystem::path& target_directory,
                                       const ModelConfig& target, WeightFormat format, HeadCompute& compute);
+
+// The target's norm behind its last layer.
+HeadVector load_final_norm(const WeightMap& map, const ModelConfig& target, HeadCompute& compute);
 
 // Its projection alone, of a head of any kind.
 Result<HiddenStateProjectionWeights> load_hidden_state_projection(

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "heads/head_compute.h"
+#include "kernels/cpu/delta_net.h"
 #include "model/activations.h"
 #include "model/expert_rows.h"
 #include "model/kv/cpu_kv_storage.h"
@@ -289,6 +290,7 @@ class HostCompute final : public HeadCompute {
     silu_mul(pool(), gates, FloatRows(gate_up.data() + columns, {rows, columns}, {stride, 1}), columns);
     return operand_of(gates);
   }
+  void multiply_by_sigmoid(Operand x, FloatRows gate) override { sigmoid_mul(pool(), floats_of(x), gate); }
 
  private:
   ThreadPool& pool() { return *threads_.pool; }

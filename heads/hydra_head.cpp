@@ -80,7 +80,7 @@ Result<std::unique_ptr<HydraHead>> HydraHead::load(const std::filesystem::path& 
   ASSIGN_OR_RETURN(const WeightMap target_map, map_weights(target_files, target, ShardPlan(target, {})));
   const HeadOptions options = complete(asked, target);
   Parts parts;
-  parts.final_norm = options.compute->vector(read_vector(target_map.final_norm));
+  parts.final_norm = load_final_norm(target_map, target, *options.compute);
   {
     HeadTensors tensors(files, config.kind, directory.string(), options.weight_format, *options.compute);
     auto branches = load_branches(tensors, config);

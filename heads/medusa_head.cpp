@@ -88,9 +88,8 @@ Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path
   };
   auto parts = load_parts();
   if (!parts.ok()) return parts.status().in(directory.string());
-  return std::unique_ptr<MedusaHead>(
-      new MedusaHead(std::move(config), options, std::move(parts).value(),
-                     options.compute->vector(read_vector(target_map.final_norm))));
+  return std::unique_ptr<MedusaHead>(new MedusaHead(std::move(config), options, std::move(parts).value(),
+                                                    load_final_norm(target_map, target, *options.compute)));
 }
 
 FloatRows MedusaHead::logits(int64_t branch, FloatRows hidden_states) {

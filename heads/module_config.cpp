@@ -32,6 +32,10 @@ Result<ModelConfig> read_module_layer(const JsonObject& layer) {
 
 // The layer of a module stands behind those that the file counts, and is a mixture where there is any.
 Status read_module_config(const JsonObject& config, HeadConfig& out) {
+  constexpr const char* kOwnEmbedding = "mtp_use_dedicated_embeddings";
+  ASSIGN_OR_RETURN(const bool has_own_embedding, config.boolean_or(kOwnEmbedding, false));
+  if (has_own_embedding)
+    return config.refused(kOwnEmbedding, "is true; modules that share the target's embedding are supported");
   ASSIGN_OR_RETURN(out.layer, read_module_layer(config));
   ModelConfig rest = out.layer;  // less what a module may have beside Llama's layers
   rest.experts.reset();
@@ -39,9 +43,12 @@ Status read_module_config(const JsonObject& config, HeadConfig& out) {
   rest.rope.dims = 0;
   if (rest.latent) rest.scales.attention = 0;
   rest.latent.reset();
+  rest.attention_gate = rest.norm_adds_one = false;
+  rest.delta_net.reset();
   if (const std::string beyond = beyond_plain_layers(rest); !beyond.empty())
     return unsupported(fmt::format("{}: a module of multi-token prediction with {} is not supported",
                                    config.where(), beyond));
+  out.layer.delta_net.reset();  // of other layers
   out.layer.num_layers = 1;
   out.layer.layers = {LayerKind{.has_experts = out.layer.experts.has_value()}};
   // Qwen's files say it under a name of their own, or nowhere.

@@ -190,19 +190,19 @@ class ModuleLoader {
   Status read(HeadWeights& w) {
     constexpr auto kLayer = MatrixKind::kLayer;
     ASSIGN_OR_RETURN(w.fc, matrix(fc_, kLayer));
-    w.token_norm = vector(token_norm_);
-    w.hidden_norm = vector(hidden_norm_);
-    w.output_norm = vector(output_norm_);
-    w.attention_norm = vector(layer_.attention_norm);
-    w.mlp.norm = vector(layer_.mlp_norm);
+    w.token_norm = norm(token_norm_);
+    w.hidden_norm = norm(hidden_norm_);
+    w.output_norm = norm(output_norm_);
+    w.attention_norm = norm(layer_.attention_norm);
+    w.mlp.norm = norm(layer_.mlp_norm);
     const HeadPartTypes types{format_, numbers_};
     if (layer_.latent) {
       ASSIGN_OR_RETURN(w.latent, compute_.latent(*layer_.latent, config_, types));
     } else {
-      ASSIGN_OR_RETURN(w.qkv, matrix(layer_.qkv, kLayer));
+      RETURN_IF_ERROR(read_projections(w));
       w.qkv_bias = vector(layer_.qkv_bias);
-      w.q_norm = vector(layer_.q_norm);
-      w.k_norm = vector(layer_.k_norm);
+      w.q_norm = norm(layer_.q_norm);
+      w.k_norm = norm(layer_.k_norm);
     }
     ASSIGN_OR_RETURN(w.o, matrix(layer_.o, kLayer));
     w.o_bias = vector(layer_.o_bias);
@@ -220,7 +220,24 @@ class ModuleLoader {
     return {};
   }
 
+  // Gates of query heads are the last parts of what a layer's input is multiplied by. Here they are a matrix
+  // of their own, so that queries, keys and values are rows as in other layers.
+  Status read_projections(HeadWeights& w) {
+    MatrixSource qkv = layer_.qkv, gate;
+    if (config_.attention_gate) {
+      const auto first = qkv.parts.end() - static_cast<std::ptrdiff_t>(config_.num_heads);
+      gate.parts.assign(first, qkv.parts.end());
+      qkv.parts.erase(first, qkv.parts.end());
+      ASSIGN_OR_RETURN(w.attention_gate, matrix(gate, MatrixKind::kLayer));
+    }
+    ASSIGN_OR_RETURN(w.qkv, matrix(qkv, MatrixKind::kLayer));
+    return {};
+  }
+
   HeadVector vector(const VectorSource& source) { return compute_.vector(read_vector(source)); }
+  HeadVector norm(const VectorSource& source) {
+    return compute_.vector(read_norm(source, config_.norm_adds_one));
+  }
   Result<HeadMatrix> matrix(const MatrixSource& source, MatrixKind kind) {
     ASSIGN_OR_RETURN(const WeightType type, weight_type(source, format_, kind, numbers_));
     return compute_.matrix(source, type);
@@ -260,7 +277,7 @@ Result<HeadWeights> load_module_weights(const std::filesystem::path& directory, 
   HeadWeights out;
   ModuleLoader loader(files, config, std::move(names), format, compute);
   if (Status status = loader.load(out); !status.ok()) return status.in(directory.string());
-  out.projection.norm = compute.vector(read_vector(target_map.final_norm));
+  out.projection.norm = load_final_norm(target_map, target, compute);
   if (out.head.n == 0) {
     ASSIGN_OR_RETURN(out.head, target_head(target_map, format, compute));
   }

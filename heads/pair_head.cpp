@@ -31,6 +31,7 @@ PairHead::PairHead(HeadConfig config, const HeadOptions& options, HeadWeights we
   residual_ = on.rows(rows, hidden);
   partial_ = on.rows(rows, hidden);
   if (!c.latent) qkv_ = on.rows(rows, c.q_size() + 2 * c.kv_size());
+  if (c.attention_gate) attention_gate_ = on.rows(rows, c.q_size());
   if (has_mlp) gate_up_ = on.rows(rows, 2 * c.intermediate_size);
   pairs_ = on.operands(rows, 2 * hidden);
   normed_ = on.operands(rows, hidden);
@@ -190,6 +191,11 @@ void PairHead::attend(Operand inputs, int64_t rows) {
                           .q_norm = &weights_.q_norm,
                           .k_norm = &weights_.k_norm});
   attention_->attend(0, qkv_.slice(rows, 0, c.q_size()), attended);
+  if (c.attention_gate) {
+    const FloatRows gate = attention_gate_.rows(rows);
+    on.multiply(inputs, weights_.attention_gate, gate);
+    on.multiply_by_sigmoid(attended, gate);
+  }
   on.multiply(attended, weights_.o, partial);
   on.add(residual_.rows(rows), partial, weights_.o_bias);
 }

@@ -79,7 +79,7 @@ class PairHead final : public Head {
   std::vector<HeadAttention::Row> places_;  // of the pass
   RowBuffer tokens_;                        // [rows, hidden]: their embeddings
   RowBuffer residual_;                      // [rows, hidden]
-  RowBuffer partial_, qkv_, gate_up_;
+  RowBuffer partial_, qkv_, attention_gate_, gate_up_;
   OperandBuffer pairs_;  // [rows, 2 * hidden]: both halves of a pair, normed
   OperandBuffer normed_, attended_, gated_;
   std::vector<int64_t> lengths_;           // KV lengths of the sequences that draft ahead

@@ -66,12 +66,8 @@ Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source)
   return packed;
 }
 
-// Where a family multiplies by 1 + weight, that is the weight.
 std::vector<float> Packer::norm(const VectorSource& source) const {
-  std::vector<float> weights = read_vector(source);
-  if (config_.norm_adds_one)
-    for (float& weight : weights) weight = 1 + weight;
-  return weights;
+  return read_norm(source, config_.norm_adds_one);
 }
 
 Result<DenseMlp> Packer::mlp(const MlpSources& s) {

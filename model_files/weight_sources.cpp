@@ -79,4 +79,11 @@ std::vector<float> read_vector(const VectorSource& source) {
   return values;
 }
 
+std::vector<float> read_norm(const VectorSource& source, bool adds_one) {
+  std::vector<float> weights = read_vector(source);
+  if (adds_one)
+    for (float& weight : weights) weight = 1 + weight;
+  return weights;
+}
+
 }  // namespace outrider

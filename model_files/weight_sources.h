@@ -44,6 +44,8 @@ struct MatrixSource {
 // Stored vectors one after the other; empty if the model has none.
 using VectorSource = std::vector<TensorPart>;
 std::vector<float> read_vector(const VectorSource& source);
+// The factors of a norm: 1 + weight where `adds_one` (ModelConfig::norm_adds_one).
+std::vector<float> read_norm(const VectorSource& source, bool adds_one);
 
 struct MlpSources {
   MatrixSource gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups

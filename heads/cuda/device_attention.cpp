@@ -25,7 +25,9 @@ DeviceAttentionPlan::DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightTy
                            .latent_dim = static_cast<int32_t>(latent_dim())},
                           device.shared_bytes)),
       turn_rows(attention_turn_rows(config.num_heads, value_dim(), max_positions)),
-      multiprocessors(device.multiprocessors) {}
+      multiprocessors(device.multiprocessors) {
+  config.attention_gate = false;  // the head multiplies by it, behind attention
+}
 
 int64_t DeviceAttentionPlan::working_bytes() const {
   const int64_t tables = max_rows * (4 + kv_blocks_for(max_positions));

@@ -389,6 +389,12 @@ Operand DeviceCompute::gate(FloatRows gate_up, const HeadVector& bias, Operand r
   return room;
 }
 
+void DeviceCompute::multiply_by_sigmoid(Operand x, FloatRows gate) {
+  CHECK(x.rows == gate.extent(0) && x.columns == gate.extent(1), "{} x {} numbers, {} x {} gates", x.rows,
+        x.columns, gate.extent(0), gate.extent(1));
+  gate_rows(stream(), at(gate), {.data = x.data, .stride = x.stride, .type = activation()});
+}
+
 }  // namespace cuda
 
 Result<std::shared_ptr<HeadCompute>> make_device_compute(const Device& device, Model* beside) {

@@ -57,6 +57,7 @@ class DeviceCompute final : public HeadCompute {
   void round_to_bf16(FloatRows x) override;
   void multiply(Operand x, const HeadMatrix& weight, FloatRows out) override;
   Operand gate(FloatRows gate_up, const HeadVector& bias, Operand room) override;
+  void multiply_by_sigmoid(Operand x, FloatRows gate) override;
 
  private:
   // Pinned memory on its way to the device.

@@ -1,6 +1,8 @@
 // Elementwise work on rows of heads, and norms of rows that stand apart.
 #include "heads/cuda/head_rows.h"
 
+#include <type_traits>
+
 #include "base/cuda_device.h"
 #include "kernels/cuda/norm_row.h"
 
@@ -35,6 +37,19 @@ __global__ void __launch_bounds__(kThreads) add_apart(const RowsAt x, const Rows
   if constexpr (kIsGated) value = value / (1.0f + expf(-value));
   float& to = x.data[m * x.stride + i];
   to = to + value;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) gate_apart(const RowsAt gate, const GatedRows x) {
+  await_inputs();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, m = blockIdx.y;
+  if (i >= gate.columns) return;
+  T& to = static_cast<T*>(x.data)[m * x.stride + i];
+  const float divisor = 1.0f + expf(-gate.data[m * gate.stride + i]);
+  if constexpr (std::is_same_v<T, float>)
+    to = to / divisor;
+  else
+    to = to_bf16(to_float(to) / divisor);
 }
 
 __global__ void __launch_bounds__(kThreads) round_apart(const RowsAt x) {
@@ -145,6 +160,14 @@ void add_rows(StreamView stream, const RowsAt& x, const RowsAt& added, const flo
 void add_silu(StreamView stream, const RowsAt& x, const RowsAt& added, const float* bias) {
   if (x.rows * x.columns == 0) return;
   launch(stream, elements_of(x), &add_apart<true>, x, added, bias);
+}
+
+void gate_rows(StreamView stream, const RowsAt& gate, const GatedRows& x) {
+  if (gate.rows * gate.columns == 0) return;
+  if (x.type == WeightType::kBFloat16)
+    launch(stream, elements_of(gate), &gate_apart<bf16>, gate, x);
+  else
+    launch(stream, elements_of(gate), &gate_apart<float>, gate, x);
 }
 
 void round_rows(StreamView stream, const RowsAt& x) {

@@ -29,6 +29,13 @@ void add_bias(StreamView stream, const RowsAt& x, const float* bias);
 void add_rows(StreamView stream, const RowsAt& x, const RowsAt& added, const float* bias);
 // x[m, :] += silu(added[m, :] + bias), which may be null.
 void add_silu(StreamView stream, const RowsAt& x, const RowsAt& added, const float* bias);
+// x[m, :] *= sigmoid(gate[m, :]), rounded to x's type.
+struct GatedRows {
+  void* data = nullptr;
+  int64_t stride = 0;
+  WeightType type = WeightType::kFloat32;
+};
+void gate_rows(StreamView stream, const RowsAt& gate, const GatedRows& x);
 // x[m, :] = bf16 of it.
 void round_rows(StreamView stream, const RowsAt& x);
 // to[m, :] = from[m, :], rows one behind the other.

@@ -119,10 +119,7 @@ DeviceStack upload(Uploader& uploader, const StackPlan& plans) {
 }
 
 DeviceBuffer<float> upload_norm(const VectorSource& source, const ModelConfig& config, StreamView stream) {
-  std::vector<float> values = read_vector(source);
-  if (config.norm_adds_one)
-    for (float& value : values) value = 1 + value;
-  return to_device(values, stream);
+  return to_device(read_norm(source, config.norm_adds_one), stream);
 }
 
 // Refuses two cases. Our own coded files have scales along an expert's columns. Where groups have an order,

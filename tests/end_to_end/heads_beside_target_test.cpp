@@ -87,6 +87,34 @@ TEST_P(HeadsBesideTarget, AModuleInTheTargetsOwnFilesChangesNoTextEither) {
   }
 }
 
+// Gated delta nets in the target, whose states go back with each rejected draft; chains and trees.
+TEST_P(HeadsBesideTarget, AModuleOfATargetWithStatesChangesNoTextEither) {
+  for (const std::string& model : testing::kDeltaNetModels) {
+    const TemporaryDirectory directory;
+    testing::write_target_with_qwen_module(testing::golden_model(model), directory.path());
+    const std::string target = directory.path().string();
+    TestCluster plain({.target = target});
+    const auto expected = plain.run(grid_requests(kMatchRules, ""));
+    int64_t accepted = 0;
+    for (const auto& [at_worker, shape] :
+         {std::pair<bool, TreeShape>{false, {}}, {true, {}}, {false, {.widths = {2, 2, 1}}}}) {
+      ClusterOptions options{.target = target,
+                             .head = target,
+                             .head_at_worker = at_worker,
+                             .head_kind = HeadKind::kMtp,
+                             .tp_size = at_worker ? 2 * GetParam() : GetParam(),
+                             .max_num_seqs = 1 + GetParam()};
+      if (!shape.widths.empty()) options.tree = shape;
+      TestCluster cluster(options);
+      const auto what = fmt::format("{}, worker {}, tree {}", model, at_worker, !shape.widths.empty());
+      expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")), what);
+      accepted += cluster.totals().rounds.accepted;
+      EXPECT_GT(cluster.totals().rounds.rollbacks, kEnough) << what;
+    }
+    EXPECT_GT(accepted, kSomeAccepted) << model;
+  }
+}
+
 // Lengths that change from round to round, zeros among them, after which the head reads what it missed.
 TEST(HeadsBesideTargetToo, AnyPolicyGivesTheSameText) {
   TestCluster plain({.target = kTarget});

@@ -58,12 +58,13 @@ CASES = {
     "lfm2": {},
     "lfm2-moe": {"routed_scaling_factor": 1.0},
     # No layer without experts.
-    "qwen3-next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": []},
-    "qwen3.5": {}, "qwen3.5-moe": {},
-    # A module of multi-token prediction stands behind the last layer.
+    "qwen3-next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": [],
+                   "mtp_num_hidden_layers": 1},
+    # These four have a module of multi-token prediction behind the last layer.
+    "qwen3.5": {"mtp_num_hidden_layers": 1}, "qwen3.5-moe": {"mtp_num_hidden_layers": 1},
     "glm4-moe": {"num_nextn_predict_layers": 1},
 }
-MODULE_OF = {"glm4-moe": 1}  # a layer whose tensors are the module's, too
+MODULE_OF = {"glm4-moe": 1, "qwen3-next": 1, "qwen3.5": 3, "qwen3.5-moe": 2}  # a layer whose tensors are the module's, too
 
 
 def changed(config, changes):
@@ -82,6 +83,16 @@ def module_of(weights, layer):
     return {key: value.clone().contiguous() for key, value in of.items()}
 
 
+def qwen_module_of(weights, layer):
+    """The same with Qwen's names. Embedding and output head are the model's."""
+    own = f"model.layers.{layer}."
+    of = {"mtp.layers.0." + key.removeprefix(own): value for key, value in weights.items() if key.startswith(own)}
+    embedding, norm = weights["model.embed_tokens.weight"], weights["model.norm.weight"]
+    of |= {"mtp.fc.weight": embedding[:2 * embedding.shape[1]].T}
+    of |= {f"mtp.{name}.weight": norm for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")}
+    return {key: value.clone().contiguous() for key, value in of.items()}
+
+
 def convert(directory, out):
     base = ModelBase.from_model_architecture(ModelBase.load_hparams(directory, False)["architectures"][0])
 
@@ -93,8 +104,6 @@ def convert(directory, out):
 
     if base.__name__ == "Gemma3Model":  # its own looks at the vocabulary, to cut rows behind it
         WithoutVocabulary.modify_tensors = lambda self, data, name, layer: TextModel.modify_tensors(self, data + self.norm_shift(name), name, layer)
-    if base.__name__ in ("Qwen3NextModel", "Qwen3_5TextModel", "Qwen3_5MoeTextModel"):  # their modules of multi-token prediction
-        WithoutVocabulary.no_mtp = True
     WithoutVocabulary(directory, gguf.LlamaFileType.ALL_F32, out, eager=True).write()
 
 
@@ -116,7 +125,7 @@ for name, changes in CASES.items():
         beyond = [key for key in weights if key.startswith("model.layers.") and int(key.split(".")[2]) >= config["num_hidden_layers"]]
         weights = {key: value for key, value in weights.items() if key not in beyond}
         if name in MODULE_OF:
-            weights |= module_of(weights, MODULE_OF[name])
+            weights |= (qwen_module_of if "mtp_num_hidden_layers" in changes else module_of)(weights, MODULE_OF[name])
         save_file(weights, directory / "model.safetensors")
         file = Path(temporary) / "model.gguf"
         convert(directory, file)

@@ -42,10 +42,11 @@ inline std::vector<GoldenHead> together(std::initializer_list<std::vector<Golden
   for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
   return all;
 }
-inline const std::vector<GoldenHead> kPairHeads = together(
-    {golden_heads_of(HeadKind::kEagle3, {"eagle3", "eagle3-speculators", "eagle3-fc-norm"}),
-     golden_heads_of(HeadKind::kEagle, {"eagle"}),
-     golden_heads_of(HeadKind::kMtp, {"mtp", "mtp-deepseek", "mtp-qwen", "mtp-qwen-moe", "mtp-glm"})});
+inline const std::vector<GoldenHead> kPairHeads =
+    together({golden_heads_of(HeadKind::kEagle3, {"eagle3", "eagle3-speculators", "eagle3-fc-norm"}),
+              golden_heads_of(HeadKind::kEagle, {"eagle"}),
+              golden_heads_of(HeadKind::kMtp, {"mtp", "mtp-deepseek", "mtp-qwen", "mtp-qwen-moe", "mtp-glm",
+                                               "mtp-qwen35", "mtp-qwen-next"})});
 inline const std::vector<GoldenHead> kMedusaHeads =
     golden_heads_of(HeadKind::kMedusa, {"medusa", "medusa-renamed", "medusa-shared"});
 inline const std::vector<GoldenHead> kHydraHeads =

@@ -72,6 +72,38 @@ float distance(const std::vector<float>& a, const std::vector<float>& b) {
   return apart / largest;
 }
 
+// A target with a module, to be changed.
+class ChangedModule {
+ public:
+  explicit ChangedModule(const std::string& model = "deepseek-v3") : golden_(testing::golden_model(model)) {
+    const bool is_qwen = model.starts_with("qwen");
+    (is_qwen ? testing::write_target_with_qwen_module : write_target_with_module)(golden_, directory_.path());
+    config_ = json::parse(std::ifstream(directory_.path() / "config.json"));
+  }
+  void expect_refused(const std::function<void(json& config, TensorsToChange& file)>& change,
+                      const std::vector<std::string>& words) {
+    TensorsToChange file(directory_.path() / "model.safetensors");
+    json config = config_;
+    change(config, file);
+    const TemporaryDirectory changed;
+    file.write(changed.path() / "model.safetensors");
+    std::ofstream(changed.path() / "config.json") << config.dump();
+    const auto refused = load(changed.path(), golden_);
+    ASSERT_FALSE(refused.ok()) << words.front();
+    for (const std::string& word : words)
+      EXPECT_NE(refused.status().message().find(word), std::string::npos)
+          << word << " in: " << refused.status().message();
+  }
+  void expect_refused(const char* key, const json& value, const std::vector<std::string>& words) {
+    expect_refused([&](json& config, TensorsToChange&) { config[key] = value; }, words);
+  }
+
+ private:
+  const std::filesystem::path golden_;
+  const TemporaryDirectory directory_;
+  json config_;
+};
+
 TEST(ModuleFiles, InTheTargetsFilesAndAloneItIsTheSame) {
   const TemporaryDirectory target, alone;
   const auto golden = testing::golden_model("deepseek-v3");
@@ -82,6 +114,82 @@ TEST(ModuleFiles, InTheTargetsFilesAndAloneItIsTheSame) {
   EXPECT_TRUE(testing::same_bits(expected, logits_of(alone.path(), golden)));
   EXPECT_TRUE(testing::same_bits(expected, logits_of(target.path(), golden, 7)));
 }
+
+// A target with gated delta nets has its module in its own files, also in a checkpoint that reads images.
+class QwenModules : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(QwenModules, InTheTargetsFilesAreRead) {
+  const auto golden = testing::golden_model(GetParam());
+  const TemporaryDirectory target, wrapped;
+  testing::write_target_with_qwen_module(golden, target.path());
+  const auto expected = logits_of(target.path(), target.path());
+  EXPECT_TRUE(testing::same_bits(expected, logits_of(target.path(), target.path(), 7)));
+  EXPECT_TRUE(testing::same_bits(expected, logits_of(target.path(), golden)));
+  const json text = json::parse(std::ifstream(target.path() / "config.json"));
+  if (text["model_type"] == "qwen3_next") return;
+  TensorsToChange file(target.path() / "model.safetensors");
+  const auto tensors = std::exchange(file.tensors, {});
+  const std::string model = "model.";
+  for (const auto& [name, tensor] : tensors)
+    file.tensors[name.starts_with(model) ? "model.language_model." + name.substr(model.size()) : name] =
+        tensor;
+  file.write(wrapped.path() / "model.safetensors");
+  const json whole{{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                   {"model_type", "qwen3_5"},
+                   {"tie_word_embeddings", text["tie_word_embeddings"]},
+                   {"text_config", text}};
+  std::ofstream(wrapped.path() / "config.json") << whole.dump();
+  EXPECT_TRUE(testing::same_bits(expected, logits_of(wrapped.path(), wrapped.path())));
+}
+
+// A module with the numbers of a layer and of the target's norm, as make_gguf_model_goldens.py makes it.
+TEST_P(QwenModules, InAGgufFileAreThoseOfTheDirectory) {
+  const auto golden = testing::golden_model(GetParam());
+  const TemporaryDirectory directory;
+  const json config = testing::converted_config(GetParam());
+  const auto file = directory.write("model.gguf", testing::converted_gguf(GetParam(), golden, config));
+  testing::write_target_with_qwen_module(golden, directory.path());
+  TensorsToChange tensors(directory.path() / "model.safetensors");
+  for (const char* norm : {"pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"})
+    tensors.tensors[fmt::format("mtp.{}.weight", norm)] = tensors.tensors.at("model.norm.weight");
+  // Columns are rows of the embedding.
+  const auto& rows = tensors.tensors.at("model.embed_tokens.weight");
+  auto& fc = tensors.tensors.at("mtp.fc.weight");
+  const auto hidden = static_cast<size_t>(rows.shape[1]);
+  for (size_t r = 0; r < hidden; ++r)
+    for (size_t c = 0; c < 2 * hidden; ++c)
+      std::memcpy(fc.bytes.data() + (r * 2 * hidden + c) * sizeof(float),
+                  rows.bytes.data() + (c * hidden + r) * sizeof(float), sizeof(float));
+  std::erase_if(tensors.tensors, [&](const auto& entry) {
+    return config["num_hidden_layers"] == 2 && entry.first.starts_with("model.layers.2.");
+  });
+  tensors.write(directory.path() / "model.safetensors");
+  directory.write("config.json", config.dump());
+  EXPECT_LT(distance(logits_of(directory.path(), directory.path()), logits_of(file, file)), 1e-6f);
+}
+
+TEST_P(QwenModules, WhatIsNotUnderstoodIsRefusedByName) {
+  ChangedModule module(GetParam());
+  module.expect_refused("mtp_use_dedicated_embeddings", true,
+                        {"config.json", "mtp_use_dedicated_embeddings", "share the target's embedding"});
+  module.expect_refused("mtp_num_hidden_layers", 2, {"mtp_num_hidden_layers", "2", "one module"});
+  module.expect_refused("attn_output_gate", false, {"attn_output_gate"});
+  for (const char* name : {"mtp.layers.0.self_attn.sinks", "mtp.layers.1.input_layernorm.weight",
+                           "mtp.layers.0.linear_attn.A_log", "mtp.embed_tokens.weight"})
+    module.expect_refused(
+        [&](json&, TensorsToChange& file) { file.tensors[name] = file.tensors.at("mtp.norm.weight"); },
+        {"model.safetensors", name});
+  for (const char* name : {"mtp.layers.0.self_attn.q_norm.weight", "mtp.fc.weight", "mtp.norm.weight"})
+    module.expect_refused([&](json&, TensorsToChange& file) { file.tensors.erase(name); }, {name});
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, QwenModules, ::testing::ValuesIn(testing::kDeltaNetModels),
+                         [](const auto& instance) {
+                           std::string name = instance.param;
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
 
 // The layer behind the last, which llama.cpp names blk.N.nextn.*.
 TEST(ModuleFiles, InAGgufFileItIsThatOfTheDirectory) {
@@ -155,48 +263,6 @@ TEST(ModuleFiles, BlocksOfFp8AreReadAsTheirNumbers) {
   EXPECT_TRUE(testing::same_bits(coded, logits_of(in_codes.path(), in_codes.path(), 4)));
   for (const WeightFormat format : {WeightFormat::kBFloat16, WeightFormat::kInt8})
     EXPECT_LT(distance(expected, logits_of(in_codes.path(), in_codes.path(), 30, format)), 0.2f);
-}
-
-// A target with a module, to be changed.
-class ChangedModule {
- public:
-  ChangedModule() {
-    write_target_with_module(testing::golden_model("deepseek-v3"), directory_.path());
-    config_ = json::parse(std::ifstream(directory_.path() / "config.json"));
-  }
-  void expect_refused(const std::function<void(json& config, TensorsToChange& file)>& change,
-                      const std::vector<std::string>& words) {
-    TensorsToChange file(directory_.path() / "model.safetensors");
-    json config = config_;
-    change(config, file);
-    const TemporaryDirectory changed;
-    file.write(changed.path() / "model.safetensors");
-    std::ofstream(changed.path() / "config.json") << config.dump();
-    const auto refused = load(changed.path(), testing::golden_model("deepseek-v3"));
-    ASSERT_FALSE(refused.ok()) << words.front();
-    for (const std::string& word : words)
-      EXPECT_NE(refused.status().message().find(word), std::string::npos)
-          << word << " in: " << refused.status().message();
-  }
-  void expect_refused(const char* key, const json& value, const std::vector<std::string>& words) {
-    expect_refused([&](json& config, TensorsToChange&) { config[key] = value; }, words);
-  }
-
- private:
-  const TemporaryDirectory directory_;
-  json config_;
-};
-
-TEST(ModuleFiles, ThoseOfFamiliesWithGatedDeltaNetsAreRefusedByName) {
-  const std::pair<const char*, const char*> families[] = {{"qwen3-next", "Qwen3NextForCausalLM"},
-                                                          {"qwen3.5", "Qwen3_5ForCausalLM"}};
-  for (const auto& [name, architecture] : families) {
-    const auto model = testing::golden_model(name);
-    const auto refused = load(model, model);
-    ASSERT_FALSE(refused.ok()) << name;
-    for (const char* word : {architecture, "not supported", "--draft-model"})
-      EXPECT_NE(refused.status().message().find(word), std::string::npos) << refused.status().message();
-  }
 }
 
 TEST(ModuleFiles, WhatIsNotUnderstoodIsRefusedByName) {

@@ -2,6 +2,7 @@
 // alone.
 #pragma once
 
+#include <algorithm>
 #include <random>
 #include <span>
 #include <string>
@@ -12,6 +13,26 @@
 #include "tests/support/test_models.h"
 
 namespace outrider::testing {
+
+// Adds F32 tensors of random numbers.
+class RandomTensors {
+ public:
+  explicit RandomTensors(TensorsToChange& to) : to_(to) {}
+  void add(const std::string& name, std::vector<int64_t> shape, float middle, float width) {
+    int64_t count = 1;
+    for (const int64_t extent : shape) count *= extent;
+    std::string bytes;
+    for (int64_t i = 0; i < count; ++i) {
+      const float number = middle + width * (static_cast<float>(random_() % 2001) / 1000 - 1);
+      bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+    }
+    to_.tensors[name] = {"F32", std::move(shape), bytes};
+  }
+
+ private:
+  TensorsToChange& to_;
+  std::mt19937 random_{11};
+};
 
 // Tensor prefix of the module in the golden model deepseek-v3, whose last layer is layer 1.
 constexpr const char* kOwnModule = "model.layers.2.";
@@ -25,26 +46,41 @@ inline void write_target_with_module(const std::filesystem::path& from, const st
   std::erase_if(file.tensors, [&](const auto& entry) { return entry.first.starts_with(module); });
   for (const auto& [name, tensor] : with_layer_1)
     if (name.starts_with(last)) file.tensors[module + name.substr(last.size())] = tensor;
-  std::mt19937 random(11);
+  RandomTensors random(file);
   const int64_t hidden = with_layer_1.at("model.norm.weight").shape[0];
-  const auto add = [&](const char* name, std::vector<int64_t> shape, float middle, float width) {
-    int64_t count = 1;
-    for (const int64_t extent : shape) count *= extent;
-    std::string bytes;
-    for (int64_t i = 0; i < count; ++i) {
-      const float number = middle + width * (static_cast<float>(random() % 2001) / 1000 - 1);
-      bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
-    }
-    file.tensors[module + name] = {"F32", std::move(shape), bytes};
-  };
-  add("eh_proj.weight", {hidden, 2 * hidden}, 0, 0.3f);
+  random.add(module + "eh_proj.weight", {hidden, 2 * hidden}, 0, 0.3f);
   for (const char* norm : {"enorm.weight", "hnorm.weight", "shared_head.norm.weight"})
-    add(norm, {hidden}, 1, 0.5f);
+    random.add(module + norm, {hidden}, 1, 0.5f);
   file.tensors[module + "embed_tokens.weight"] = with_layer_1.at("model.embed_tokens.weight");
   file.tensors[module + "shared_head.head.weight"] = with_layer_1.at("lm_head.weight");
   file.write(to / "model.safetensors");
   std::filesystem::copy_file(from / "config.json", to / "config.json",
                              std::filesystem::copy_options::overwrite_existing);
+}
+
+// The golden models with gated delta nets.
+inline const std::vector<std::string> kDeltaNetModels{"qwen3-next", "qwen3.5", "qwen3.5-moe"};
+
+// Adds a module to such a model under Qwen's names. Its layer is the model's last layer with attention. Its
+// norms are of 1 + weight. The embedding and the output head are the target's.
+inline void write_target_with_qwen_module(const std::filesystem::path& from,
+                                          const std::filesystem::path& to) {
+  TensorsToChange file(from / "model.safetensors");
+  auto config = nlohmann::json::parse(std::ifstream(from / "config.json"));
+  const auto& types = config["layer_types"];
+  const auto last = std::find(types.rbegin(), types.rend(), "full_attention");
+  const std::string layer = "model.layers." + std::to_string(types.rend() - last - 1) + ".";
+  const auto tensors = file.tensors;
+  for (const auto& [name, tensor] : tensors)
+    if (name.starts_with(layer)) file.tensors["mtp.layers.0." + name.substr(layer.size())] = tensor;
+  RandomTensors random(file);
+  const int64_t hidden = tensors.at("model.norm.weight").shape[0];
+  random.add("mtp.fc.weight", {hidden, 2 * hidden}, 0, 0.3f);
+  for (const char* norm : {"pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"})
+    random.add(std::string("mtp.") + norm + ".weight", {hidden}, 0, 0.5f);
+  file.write(to / "model.safetensors");
+  config["mtp_num_hidden_layers"] = 1;
+  std::ofstream(to / "config.json") << config.dump();
 }
 
 // Writes the module in the form of programs that expect it as a model of its own: one layer, called layer 0,

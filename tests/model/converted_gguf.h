@@ -106,7 +106,7 @@ class Converted {
   std::vector<float> of_module(const std::string& part) const {
     if (part == "nextn.embed_tokens") return get("model.embed_tokens.weight").values;
     if (part == "nextn.shared_head_head") return get("lm_head.weight").values;
-    if (part != "nextn.eh_proj") return get("model.norm.weight").values;
+    if (part != "nextn.eh_proj") return finished("model.norm.weight", get("model.norm.weight"));
     const Numbers rows = get("model.embed_tokens.weight");
     return rows.with_rows(2 * rows.width(), [](int64_t i) { return i; }).transposed().values;
   }

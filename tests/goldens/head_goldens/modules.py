@@ -1,4 +1,4 @@
-"""Modules of multi-token prediction with the layers of DeepSeek-V3, of Qwen3 and of GLM-4.5, in one file with what compares them with transformers."""
+"""Modules of multi-token prediction with the layers of DeepSeek-V3, of Qwen3, of GLM-4.5, of Qwen3.5 and of Qwen3-Next, in one file with what compares them with transformers."""
 import json
 import math
 
@@ -16,8 +16,13 @@ MODULES = {
                          experts=5),
     "mtp-glm": dict(prefix="model.layers.2.", layer="model.layers.2.", names=("eh_proj", "enorm", "hnorm", "shared_head.norm"), glm=True,
                     experts=7, own_head=True),
+    # Attention with a gate, a quarter of a head turned, norms of 1 + weight; of Qwen3-Next also experts beside a gated shared one.
+    "mtp-qwen35": dict(prefix="mtp.", layer="mtp.layers.0.", names=("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"),
+                       gated=True),
+    "mtp-qwen-next": dict(prefix="mtp.", layer="mtp.layers.0.", names=("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"),
+                          gated=True, experts=6),
 }
-M_HEADS, M_KV_HEADS, M_FFN, EXPERT_FFN, GROUPS, GROUPS_CHOSEN, CHOSEN, ROUTED_FACTOR = 4, 2, 20, 10, 3, 2, 3, 2.5
+M_HEADS, M_KV_HEADS, M_FFN, EXPERT_FFN, SHARED_FFN, GROUPS, GROUPS_CHOSEN, CHOSEN, ROUTED_FACTOR = 4, 2, 20, 10, 12, 3, 2, 3, 2.5
 Q_RANK, KV_RANK, NOPE, ROPE, VALUE, LATENT_EPS = 20, 18, 10, 6, 12, 1e-6
 YARN = dict(rope_type="yarn", factor=4.0, beta_fast=4.0, beta_slow=1.0, mscale=0.8, mscale_all_dim=1.2, original_max_position_embeddings=32)
 
@@ -65,6 +70,18 @@ def glm_attention(w, x):
     return torch.cat([causal(q[:, h], k[:, h // each], v[:, h // each], HEAD_DIM ** -0.5) for h in range(M_HEADS)], -1) @ w("o_proj").T
 
 
+def gated_attention(w, x):
+    """Rows of q_proj are, head by head, those of the query and those of its gate."""
+    T, quarter = len(x), HEAD_DIM // 4
+    q, gate = (x @ w("q_proj").T).view(T, M_HEADS, 2, HEAD_DIM).unbind(2)
+    k, v = ((x @ w(n + "_proj").T).view(T, M_KV_HEADS, HEAD_DIM) for n in "kv")
+    turned = lambda y: torch.cat((rotated(y[..., :quarter]), y[..., quarter:]), -1)
+    q, k = turned(rms(q, 1 + w("q_norm"))), turned(rms(k, 1 + w("k_norm")))
+    each = M_HEADS // M_KV_HEADS
+    heads = torch.stack([causal(q[:, h], k[:, h // each], v[:, h // each], HEAD_DIM ** -0.5) for h in range(M_HEADS)], 1)
+    return (heads * gate.sigmoid()).flatten(1) @ w("o_proj").T
+
+
 def qwen_attention(w, x):
     q, k, v = ((x @ w(n + "_proj").T).view(len(x), -1, HEAD_DIM) for n in "qkv")
     q, k = rotated(rms(q, w("q_norm"))), rotated(rms(k, w("k_norm")))
@@ -78,7 +95,7 @@ def swiglu(w, at, x):
 
 def mixture(w, o, x):
     """Row by row: of DeepSeek-V3 corrected sigmoids in groups beside a shared expert, of GLM-4.5 the same without groups, of Qwen3
-    shares of a softmax."""
+    shares of a softmax, of Qwen3-Next the same beside a shared expert with a gate."""
     rows = []
     for row in x:
         logits = w("gate") @ row
@@ -97,18 +114,26 @@ def mixture(w, o, x):
             weights, chosen = logits.softmax(-1).topk(CHOSEN)
             weights = weights / weights.sum()
         out = sum(weight * swiglu(w, f"experts.{e}.", row) for weight, e in zip(weights, chosen.tolist()))
-        rows.append(out + swiglu(w, "shared_experts.", row) if o.get("latent") or o.get("glm") else out)
+        if o.get("latent") or o.get("glm"):
+            out = out + swiglu(w, "shared_experts.", row)
+        if o.get("gated"):
+            out = out + (w("shared_expert_gate") @ row).sigmoid() * swiglu(w, "shared_expert.", row)
+        rows.append(out)
     return torch.stack(rows)
 
 
 def module_rows(t, o, target, tokens, g):
     """Pairs of states g and the tokens behind them: logits, and the state that goes on."""
-    fc, token_norm, hidden_norm, output_norm = (t[o["prefix"] + n + ".weight"] for n in o["names"])
+    fc, *norms = (t[o["prefix"] + n + ".weight"] for n in o["names"])
     w = lambda at: lambda n, tail=".weight": t[o["layer"] + at + n + tail]
+    one = 1 if o.get("gated") else 0  # what a norm adds to its weight
+    token_norm, hidden_norm, output_norm = (one + norm for norm in norms)
+    attention = (latent_attention if o.get("latent") else glm_attention if o.get("glm") else gated_attention if o.get("gated") else
+                 qwen_attention)
     e = target["model.embed_tokens.weight"][tokens]
     x = torch.cat((rms(e, token_norm), rms(g, hidden_norm)), -1) @ fc.T
-    x = x + (latent_attention if o.get("latent") else glm_attention if o.get("glm") else qwen_attention)(w("self_attn."), rms(x, w("")("input_layernorm")))
-    h = rms(x, w("")("post_attention_layernorm"))
+    x = x + attention(w("self_attn."), rms(x, one + w("")("input_layernorm")))
+    h = rms(x, one + w("")("post_attention_layernorm"))
     x = x + (mixture(w("mlp."), o, h) if o.get("experts") else swiglu(w("mlp."), "", h))
     final = rms(x, output_norm)
     return final @ t.get(o["prefix"] + "shared_head.head.weight", target["model.embed_tokens.weight"]).T, final
@@ -141,7 +166,7 @@ def write_module(root, name, seed, o):
         add(at + "q_a_layernorm.weight", Q_RANK)
         add(at + "kv_a_layernorm.weight", KV_RANK)
     else:
-        matrices = (("q", M_HEADS * HEAD_DIM, HIDDEN), ("k", M_KV_HEADS * HEAD_DIM, HIDDEN), ("v", M_KV_HEADS * HEAD_DIM, HIDDEN),
+        matrices = (("q", (2 if o.get("gated") else 1) * M_HEADS * HEAD_DIM, HIDDEN), ("k", M_KV_HEADS * HEAD_DIM, HIDDEN), ("v", M_KV_HEADS * HEAD_DIM, HIDDEN),
                     ("o", HIDDEN, M_HEADS * HEAD_DIM))
         add(at + "q_norm.weight", HEAD_DIM)
         add(at + "k_norm.weight", HEAD_DIM)
@@ -156,9 +181,16 @@ def write_module(root, name, seed, o):
     if o.get("latent") or o.get("glm"):
         add(at + "gate.e_score_correction_bias", o["experts"])
         blocks.append(("shared_experts.", EXPERT_FFN))
+    if o.get("gated") and o.get("experts"):
+        add(at + "shared_expert_gate.weight", 1, HIDDEN)
+        blocks.append(("shared_expert.", SHARED_FFN))
     for block, columns in blocks:
         for n, rows, inputs in (("gate", columns, HIDDEN), ("up", columns, HIDDEN), ("down", HIDDEN, columns)):
             add(f"{at}{block}{n}_proj.weight", rows, inputs)
+    if o.get("gated"):
+        for n in t:
+            if "norm" in n:
+                t[n] = (t[n] - 1).half().float()
     rows_of = lambda tokens, g: module_rows(t, o, target, tokens, g)
     for n, length in enumerate((1, 37)):
         three_steps(noise, golden, n, length, HIDDEN, lambda states: rms(states, target["model.norm.weight"]), rows_of)
@@ -175,6 +207,12 @@ def write_module(root, name, seed, o):
                        use_qk_norm=True, partial_rotary_factor=0.5, first_k_dense_replace=1, n_routed_experts=o["experts"],
                        num_experts_per_tok=CHOSEN, n_group=1, topk_group=1, norm_topk_prob=True, n_shared_experts=1,
                        moe_intermediate_size=EXPERT_FFN, routed_scaling_factor=ROUTED_FACTOR)
+    elif o.get("gated"):
+        config |= dict(layer_types=["full_attention"], partial_rotary_factor=0.25, mtp_num_hidden_layers=1, attn_output_gate=True)
+        config |= dict(architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", num_experts=o["experts"], num_experts_per_tok=CHOSEN,
+                       moe_intermediate_size=EXPERT_FFN, shared_expert_intermediate_size=SHARED_FFN, norm_topk_prob=True,
+                       decoder_sparse_step=1, mlp_only_layers=[]) if o.get("experts") else dict(
+                           architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", mtp_use_dedicated_embeddings=False)
     elif o.get("experts"):
         config |= dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=o["experts"], num_experts_per_tok=CHOSEN,
                        moe_intermediate_size=EXPERT_FFN, norm_topk_prob=True)
@@ -187,15 +225,18 @@ def compare_module(root, name, o):
     """The golden logits beside those of the layer of transformers that such a module has."""
     import importlib
     from transformers import AutoConfig
-    family = "deepseek_v3" if o.get("latent") else "glm4_moe" if o.get("glm") else "qwen3_moe" if o.get("experts") else "qwen3"
-    library = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
     settings = json.loads((root / name / "config.json").read_text())
+    family = settings["model_type"].removesuffix("_text")
+    library = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
     settings |= dict(num_hidden_layers=3)
+    if o.get("gated"):
+        settings |= dict(layer_types=["full_attention"] * 3)
     config = AutoConfig.for_model(**{k: v for k, v in settings.items() if k != "architectures"})
     config._attn_implementation = "eager"
-    classes = {"deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe", "qwen3_moe": "Qwen3Moe", "qwen3": "Qwen3"}[family]
+    classes = {"deepseek_v3": "DeepseekV3", "glm4_moe": "Glm4Moe", "qwen3_moe": "Qwen3Moe", "qwen3": "Qwen3", "qwen3_5": "Qwen3_5",
+               "qwen3_next": "Qwen3Next"}[family]
     layer = getattr(library, classes + "DecoderLayer")(config, 2).eval().float()
-    rotation = getattr(library, classes + "RotaryEmbedding")(config)
+    rotation = getattr(library, classes + ("TextRotaryEmbedding" if family == "qwen3_5" else "RotaryEmbedding"))(config)
     t = {k: v.float() for k, v in load_file(root / name / "model.safetensors").items()}
     target = load_target()
     own = {k[len(o["layer"]):]: v for k, v in t.items() if k.startswith(o["layer"])}
@@ -203,8 +244,10 @@ def compare_module(root, name, o):
         each = lambda n: [own.pop(f"mlp.experts.{e}.{n}_proj.weight") for e in range(o["experts"])]
         own["mlp.experts.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(each("gate"), each("up"))])
         own["mlp.experts.down_proj"] = torch.stack(each("down"))
-    layer.load_state_dict({k: v for k, v in own.items() if k in layer.state_dict()})
-    fc, token_norm, hidden_norm, output_norm = (t[o["prefix"] + n + ".weight"] for n in o["names"])
+    missing = layer.load_state_dict({k: v for k, v in own.items() if k in layer.state_dict()}, strict=False)
+    assert not missing.missing_keys, missing
+    fc, *norms = (t[o["prefix"] + n + ".weight"] for n in o["names"])
+    token_norm, hidden_norm, output_norm = (norm + 1 if o.get("gated") else norm for norm in norms)
     head = t.get(o["prefix"] + "shared_head.head.weight", target["model.embed_tokens.weight"])
     golden, apart = load_file(root / name / "golden.safetensors"), 0.0
     for n in range(2):
