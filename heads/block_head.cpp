@@ -23,7 +23,8 @@ BlockHead::BlockHead(HeadConfig config, const HeadOptions& options, BlockWeights
                              .kv_blocks = kv_blocks,
                              .max_rows = rows,
                              .max_positions = options.max_positions + block_rows() + 1,
-                             .bf16 = weights_.layers.front().q.type != WeightType::kFloat32});
+                             .bf16 = weights_.layers.front().q.type != WeightType::kFloat32,
+                             .causal_layers = config_.causal_layers});
   places_.reserve(static_cast<size_t>(rows));
   hidden_states_ = on.rows(rows, hidden);
   inputs_ = on.operands(rows, hidden);
@@ -89,8 +90,7 @@ BlockHead::Rows BlockHead::append(std::span<const BlockSlice> batch) {
   for (const BlockSlice& slice : batch) {
     if (!slice.last) continue;
     const int64_t end = kv().length(slice.sequence), first = end - block_rows();
-    for (int64_t p = first; p < end; ++p)
-      places_.push_back({slice.sequence, p, config_.is_causal ? p : end - 1});
+    for (int64_t p = first; p < end; ++p) places_.push_back({slice.sequence, p, end - 1});
     rows.blocks += block_rows();
   }
   CHECK(rows.hidden_states + rows.blocks <= options_.max_rows && rows.blocks <= max_blocks_ * block_rows(),

@@ -89,7 +89,8 @@ struct HeadPartTypes {
 // Keys and values of a head, and attention over them. The rows of a pass are announced before the pass.
 class HeadAttention {
  public:
-  // Its keys and values lie at `position`, where it is turned to, and it attends up to position `sees`.
+  // Its keys and values lie at `position`, where it is turned to, and it attends up to position `sees`. A
+  // layer's window ends at `position`: behind it all is seen.
   struct Row {
     KvHandle sequence;
     int64_t position = 0, sees = 0;
@@ -132,7 +133,12 @@ struct HeadAttentionPlan {
   int64_t max_positions = 0;
   bool bf16 = false;  // keys and values
   HeadPart latent;    // where config.latent is there
+  // For each layer, whether a row attends up to its own position, whatever Row::sees says. Empty: none.
+  std::vector<bool> causal_layers = {};
 };
+inline bool is_causal(const std::vector<bool>& causal_layers, int64_t layer) {
+  return !causal_layers.empty() && causal_layers[static_cast<size_t>(layer)];
+}
 
 // A mixture of experts for a bounded number of rows.
 class HeadMixture {

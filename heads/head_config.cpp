@@ -106,7 +106,10 @@ Status read_layer(const JsonObject& config, HeadConfig& out) {
 }
 
 Status check_layer(const JsonObject& config, const HeadConfig& head, const ModelConfig& target) {
-  const std::string beyond = head.kind == HeadKind::kMtp ? "" : beyond_plain_layers(head.layer);
+  ModelConfig rest = head.layer;  // less what heads of this kind may have
+  if (head.kind == HeadKind::kDFlash)
+    for (LayerKind& layer : rest.layers) layer.window = 0;
+  const std::string beyond = head.kind == HeadKind::kMtp ? "" : beyond_plain_layers(rest);
   if (!beyond.empty())
     return unsupported(fmt::format("{}: a head with {} is not supported; those with layers like Llama's are",
                                    config.where(), beyond));
@@ -186,7 +189,7 @@ Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConf
 
 // Refuses keys that are not read here, unless their values change nothing.
 Status check_block_keys(const JsonObject& config) {
-  constexpr std::array kRead{"target_layer_ids", "mask_token_id", "block_size", "is_causal"};
+  constexpr std::array kRead{"target_layer_ids", "mask_token_id", "block_size", "is_causal", "causal"};
   ASSIGN_OR_RETURN(const auto own, config.object("dflash_config"));
   const auto changes_nothing = [](const std::string& key, const json& value) {
     return value.is_null() || value == false ||
@@ -219,6 +222,43 @@ Status read_markov(const JsonObject& config, bool is_dspark, HeadConfig& out) {
   return {};
 }
 
+// In a causal layer no row of a block sees a later one. Where the file does not say it of all layers, the
+// layers with windows are causal in the authors' layout; in the speculators library's another key tells.
+Result<std::vector<bool>> read_causality(const JsonObject& config, const ModelConfig& layer) {
+  constexpr const char* kOfWindows = "sliding_window_non_causal";
+  const auto layers = static_cast<size_t>(layer.num_layers);
+  ASSIGN_OR_RETURN(const auto own, config.object("dflash_config"));
+  for (const JsonObject* holder : {own ? &*own : &config, &config})
+    for (const char* key : {"is_causal", "causal"})
+      if (holder->has(key)) {
+        ASSIGN_OR_RETURN(const bool all, holder->boolean_or(key, false));
+        return std::vector<bool>(layers, all);
+      }
+  ASSIGN_OR_RETURN(const auto inner, config.object("transformer_layer_config"));
+  const json* const types = (inner ? *inner : config).find("layer_types");
+  std::vector<bool> slides;
+  for (size_t i = 0; i < layers; ++i)  // a window as long as every text is none, and yet such a layer
+    slides.push_back(types ? (*types)[i] == "sliding_attention"
+                           : layer.layer(static_cast<int64_t>(i)).window > 0);
+  if (!inner || std::find(slides.begin(), slides.end(), true) == slides.end()) return slides;
+  if (!config.has(kOfWindows))
+    return config.wrong(kOfWindows,
+                        "is missing, and \"layer_types\" has sliding_attention; it says whether "
+                        "rows of a block see later ones there");
+  ASSIGN_OR_RETURN(const bool looks_ahead, config.boolean_or(kOfWindows, false));
+  return looks_ahead ? std::vector<bool>(layers, false) : slides;
+}
+
+Status check_windows(const JsonObject& config, const HeadConfig& head) {
+  for (int64_t i = 0; i < head.layer.num_layers; ++i)
+    if (const int64_t window = head.layer.layer(i).window;
+        window > 0 && window < head.block_size && !head.causal_layers[static_cast<size_t>(i)])
+      return config.refused("sliding_window",
+                            fmt::format("is {}, less than the {} rows of a block that sees all of itself",
+                                        window, head.block_size));
+  return {};
+}
+
 // In the layouts of its authors, who name layers whose outputs are read, and of the speculators library,
 // which names those whose inputs are.
 Status read_block(const JsonObject& config, const ModelConfig& target, HeadConfig& out) {
@@ -234,7 +274,8 @@ Status read_block(const JsonObject& config, const ModelConfig& target, HeadConfi
   ASSIGN_OR_RETURN(const int64_t mask,
                    holder("mask_token_id").integer("mask_token_id", {0, target.vocab_size - 1}));
   out.mask_token = TokenId(static_cast<int32_t>(mask));
-  ASSIGN_OR_RETURN(out.is_causal, holder("is_causal").boolean_or("is_causal", false));
+  ASSIGN_OR_RETURN(out.causal_layers, read_causality(config, out.layer));
+  RETURN_IF_ERROR(check_windows(config, out));
   RETURN_IF_ERROR(read_markov(config, type == "dspark", out));
   if (out.block_tokens() < 1)
     return config.wrong("block_size",

@@ -46,7 +46,7 @@ struct HeadConfig {
   int64_t block_size = 0;    // rows of a block: the last token's, and masks behind it
   TokenId mask_token;        // in the place of a token that is not known yet
   bool from_anchor = false;  // a row predicts the token behind its own; else its own token
-  bool is_causal = false;    // a row of a block sees no later one
+  std::vector<bool> causal_layers;  // for each layer: a row of a block sees no later one
   int64_t markov_rank = 0;   // of DSpark: the width through which a token says what comes behind it
 
   // Tokens that a block says.

@@ -42,8 +42,12 @@ class HostAttention final : public HeadAttention {
   void begin(std::span<const Row> rows, int64_t first_that_attends) override {
     rows_.assign(rows.begin(), rows.end());
     seen_.clear();
-    for (const Row& row : rows.subspan(static_cast<size_t>(first_that_attends)))
-      seen_.push_back({.block_table = kv_.block_table(row.sequence), .position = row.sees});
+    own_.clear();
+    for (const Row& row : rows.subspan(static_cast<size_t>(first_that_attends))) {
+      const int32_t* const table = kv_.block_table(row.sequence);
+      seen_.push_back({.block_table = table, .position = row.sees});
+      own_.push_back({.block_table = table, .position = row.position});
+    }
     if (threads_.pool->size() == scratch_threads_) return;
     scratch_threads_ = threads_.pool->size();
     scratch_ = AttentionScratch(scratch_threads_, max_positions_, config_.head_dim);
@@ -94,13 +98,31 @@ class HostAttention final : public HeadAttention {
   }
 
   void attend(int64_t layer, FloatRows queries, Operand to) override {
-    const AttentionShape shape{.heads = config_.num_heads,
-                               .heads_per_kv = config_.heads_per_kv_head(),
-                               .scale = static_cast<float>(config_.scales.attention)};
-    attention(*threads_.pool, scratch_, queries, storage_.layer(layer), shape, seen_, floats_of(to));
+    const int64_t window = config_.layer(layer).window;
+    if (is_causal(causal_layers_, layer)) return attend(layer, queries, to, own_, window);
+    const auto sees_the_beginning = [&](const AttentionRow& row) { return row.position < window; };
+    if (window == 0 || std::all_of(own_.begin(), own_.end(), sees_the_beginning))
+      return attend(layer, queries, to, seen_, 0);
+    // The kernel's windows end where a row's sight does, so each row has one of another length.
+    for (size_t m = 0; m < seen_.size(); ++m) {
+      const auto row = static_cast<int64_t>(m);
+      const FloatRows one(queries.data() + row * queries.stride(0), {1, queries.extent(1)},
+                          {queries.stride(0), 1});
+      attend(layer, one, to.from_row(row, 1), std::span(seen_).subspan(m, 1),
+             window + seen_[m].position - own_[m].position);
+    }
   }
 
  private:
+  void attend(int64_t layer, FloatRows queries, Operand to, std::span<const AttentionRow> rows,
+              int64_t window) {
+    const AttentionShape shape{.heads = config_.num_heads,
+                               .heads_per_kv = config_.heads_per_kv_head(),
+                               .scale = static_cast<float>(config_.scales.attention),
+                               .window = window};
+    attention(*threads_.pool, scratch_, queries, storage_.layer(layer), shape, rows, floats_of(to));
+  }
+
   HostAttention(HostThreads& threads, const HeadAttentionPlan& plan, const CpuKvStorage& storage,
                 std::unique_ptr<CpuKvStorage>&& owned)
       : HeadAttention(std::move(owned), plan.kv_blocks),
@@ -108,11 +130,13 @@ class HostAttention final : public HeadAttention {
         config_(plan.config),
         storage_(storage),
         latent_(plan.latent),
+        causal_layers_(plan.causal_layers),
         max_positions_(plan.max_positions),
         rope_(rope_frequencies(config_.rope, config_.head_dim), plan.max_positions,
               static_cast<float>(config_.rope.amplitude)) {
     rows_.reserve(static_cast<size_t>(plan.max_rows));
     seen_.reserve(static_cast<size_t>(plan.max_rows));
+    own_.reserve(static_cast<size_t>(plan.max_rows));
     if (!config_.latent) return;
     latent_rows_.emplace(config_, ShardPlan(config_, {}), plan.max_rows);
     heads_.emplace(plan.max_rows, config_.q_size() + 2 * config_.head_dim);
@@ -123,12 +147,13 @@ class HostAttention final : public HeadAttention {
   const ModelConfig config_;
   const CpuKvStorage& storage_;
   const HeadPart latent_;
+  const std::vector<bool> causal_layers_;
   const int64_t max_positions_;
   const RopeTable rope_;
   AttentionScratch scratch_;
   int scratch_threads_ = 0;
   std::vector<Row> rows_;
-  std::vector<AttentionRow> seen_;
+  std::vector<AttentionRow> seen_, own_;  // up to where rows see, and up to their own positions
   // Latent attention: queries, keys and values side by side, and attention's output.
   MatmulScratch matmul_scratch_;
   std::optional<LatentRows> latent_rows_;

@@ -10,6 +10,7 @@ DeviceAttentionPlan::DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightTy
                                          const DeviceInfo& device)
     : config(plan.config),
       latent(plan.latent),
+      causal_layers(plan.causal_layers),
       activation(activation_type),
       kv{.layers = config.num_layers,
          .kv_heads = config.num_kv_heads,
@@ -49,6 +50,12 @@ Status DeviceAttentionPlan::check() const {
         fmt::format("a head whose queries have {} dimensions: the CUDA kernels take even numbers; run with "
                     "--device cpu",
                     config.head_dim));
+  for (int64_t layer = 0; layer < config.num_layers; ++layer)
+    if (config.layer(layer).window > 0 && !is_causal(causal_layers, layer))
+      return unsupported(
+          fmt::format("a head whose layer {} has a window and looks ahead: the CUDA kernels take windows of "
+                      "layers whose rows see no later ones; run with --device cpu",
+                      layer));
   if (kv.type == KvType::kFloat32 || tile.rows > 0) return {};
   if (config.latent)
     return unsupported(
@@ -173,7 +180,7 @@ void DeviceAttention::prepare(int64_t layer, const Heads& heads) {
 void DeviceAttention::attend(int64_t layer, FloatRows queries, Operand to) {
   CHECK(to.stride == to.columns, "rows of {} numbers, {} apart", to.columns, to.stride);
   use_device(device_);
-  attend(storage_.layer(layer), queries.data(), queries.stride(0), queries.extent(0), to.data);
+  attend(layer, queries.data(), queries.stride(0), queries.extent(0), to.data);
 }
 
 Operand DeviceAttention::attend_latent(int64_t layer, Operand x) {
@@ -187,7 +194,7 @@ Operand DeviceAttention::attend_latent(int64_t layer, Operand x) {
       .config = c, .plan = whole_, .activation = plan_.activation, .products = products_()};
   const KvLayer kv = storage_.layer(layer);
   parts.queue_latents(w, batch(memory_.data(), 0), kv, rope_, x.data, x.rows, room);
-  attend(kv, latent_heads_.queries.data(), c.q_size(), x.rows, attended_.data());
+  attend(layer, latent_heads_.queries.data(), c.q_size(), x.rows, attended_.data());
   parts.queue_values(w, attended_.data(), x.rows, room);
   const int64_t columns = c.num_heads * c.output_dim();
   return {.data = latent_heads_.values.data(),
@@ -198,9 +205,11 @@ Operand DeviceAttention::attend_latent(int64_t layer, Operand x) {
 }
 
 // queries [rows, q_stride]; to [rows, value_dim of all heads].
-void DeviceAttention::attend(const KvLayer& layer, const float* queries, int64_t q_stride, int64_t rows,
-                             void* to) {
-  attention(stream_, batch(memory_.data() + plan_.max_rows, first_that_attends_), layer,
+void DeviceAttention::attend(int64_t layer, const float* queries, int64_t q_stride, int64_t rows, void* to) {
+  const int32_t* const positions = memory_.data();
+  const int32_t* const sees = positions + plan_.max_rows;
+  attention(stream_, batch(is_causal(plan_.causal_layers, layer) ? positions : sees, first_that_attends_),
+            storage_.layer(layer),
             {.q = queries,
              .q_stride = q_stride,
              .out = to,
@@ -209,6 +218,7 @@ void DeviceAttention::attend(const KvLayer& layer, const float* queries, int64_t
              .heads = static_cast<int32_t>(plan_.config.num_heads),
              .heads_per_kv = static_cast<int32_t>(plan_.config.heads_per_kv_head()),
              .scale = static_cast<float>(plan_.config.scales.attention),
+             .window = static_cast<int32_t>(plan_.config.layer(layer).window),
              .max_positions = static_cast<int32_t>(plan_.max_positions),
              .tile_rows = std::max(plan_.tile.rows, 1),
              .tile_heads = std::max(plan_.tile.heads, 1),

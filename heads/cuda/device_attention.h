@@ -25,6 +25,7 @@ struct DeviceAttentionPlan {
 
   ModelConfig config;
   HeadPart latent;
+  std::vector<bool> causal_layers;
   WeightType activation = WeightType::kFloat32;
   KvShape kv;
   int64_t kv_blocks = 0, max_rows = 0, max_positions = 0;
@@ -51,7 +52,7 @@ class DeviceAttention final : public HeadAttention {
   DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
                   std::function<Products()> products, const DeviceKvStorage& storage,
                   std::unique_ptr<DeviceKvStorage>&& owned);
-  void attend(const KvLayer& layer, const float* queries, int64_t q_stride, int64_t rows, void* to);
+  void attend(int64_t layer, const float* queries, int64_t q_stride, int64_t rows, void* to);
   // Rows from `first` on, which stand at these positions.
   DeviceBatch batch(const int32_t* positions, int64_t first) const;
   void group_rows(std::span<const Row> rows, int64_t first, int32_t* tile_rows) const;

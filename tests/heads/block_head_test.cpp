@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
 
 #include "model_files/safetensors.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/model/model_suite.h"
+#include "tests/support/temporary_directory.h"
 
 namespace outrider {
 namespace {
@@ -100,11 +104,11 @@ std::vector<float> logits_of(BlockHead& head, const BlockGolden& golden, int64_t
 
 class BlockHeads : public ::testing::TestWithParam<testing::GoldenHead> {};
 
-TEST_P(BlockHeads, LogitsAreThoseOfTheEquations) {
+void expect_logits_of_the_equations(const testing::GoldenHead& kind) {
   for (const std::string& isa : testing::suite_isas()) {
     ASSERT_TRUE(pin_isa(isa).ok());
-    const auto head = testing::load_head_or_die<BlockHead>(GetParam(), {.threads = 2, .bytes_per_thread = 1});
-    for (const BlockGolden& golden : block_goldens(GetParam().name)) {
+    const auto head = testing::load_head_or_die<BlockHead>(kind, {.threads = 2, .bytes_per_thread = 1});
+    for (const BlockGolden& golden : block_goldens(kind.name)) {
       const auto logits = logits_of(*head, golden, 40);
       ASSERT_EQ(logits.size(), golden.logits.size());
       for (size_t i = 0; i < logits.size(); ++i)
@@ -113,6 +117,8 @@ TEST_P(BlockHeads, LogitsAreThoseOfTheEquations) {
   }
   ASSERT_TRUE(pin_isa(available_isas().front()).ok());
 }
+
+TEST_P(BlockHeads, LogitsAreThoseOfTheEquations) { expect_logits_of_the_equations(GetParam()); }
 
 // Also when fewer tokens are wanted, behind another block, and beside other sequences.
 void expect_block_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat format) {
@@ -154,6 +160,56 @@ void expect_block_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat
 TEST_P(BlockHeads, BitsDependOnTheTextAlone) {
   for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kBFloat16})
     expect_block_bits_of_the_text(GetParam(), format);
+}
+
+TEST(BlockWindows, OfABlockThatSeesAllOfItselfAreKeptOnTheHostAndRefusedElsewhere) {
+  const testing::GoldenHead& kind = testing::kBlockThatLooksAheadOfWindows;
+  if (testing::suite_is_on_a_device()) {
+    const auto refused =
+        Head::load(testing::golden_head(kind.name), testing::golden_model(testing::kHeadsTarget),
+                   {.kind = kind.kind, .compute = testing::suite_compute()});
+    ASSERT_FALSE(refused.ok());
+    for (const char* word : {"layer 0 has a window and looks ahead", "--device cpu"})
+      EXPECT_NE(refused.status().message().find(word), std::string::npos) << refused.status().message();
+    return;
+  }
+  expect_logits_of_the_equations(kind);
+  for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kBFloat16})
+    expect_block_bits_of_the_text(kind, format);
+}
+
+// The golden logits tell whether a layer forgets its window, or who sees whom in a block.
+TEST(BlockWindows, TheUsualMistakesAreFarOff) {
+  if (testing::suite_is_on_a_device()) return;  // one of the two heads is refused there
+  using Change = std::function<void(nlohmann::json&)>;
+  const auto set = [](const char* key, const nlohmann::json& value) -> Change {
+    return [=](nlohmann::json& config) { config[key] = value; };
+  };
+  const nlohmann::json all_see_all(std::vector<std::string>(3, "full_attention"));
+  for (const auto& [name, change] :
+       std::vector<std::pair<const char*, Change>>{{"dflash-window", set("sliding_window", 5)},
+                                                   {"dflash-window", set("sliding_window", 7)},
+                                                   {"dflash-window", set("layer_types", all_see_all)},
+                                                   {"dflash-window", set("is_causal", true)},
+                                                   {"dflash-window", set("is_causal", false)},
+                                                   {"dflash-window-ahead", set("sliding_window", 6)},
+                                                   {"dflash-window-ahead", set("sliding_window", 8)},
+                                                   {"dflash-window-ahead", set("is_causal", nullptr)}}) {
+    const TemporaryDirectory directory;
+    const auto path = directory.copy(testing::golden_head(name), name);
+    auto config = nlohmann::json::parse(std::ifstream(path / "config.json"));
+    change(config);
+    std::ofstream(path / "config.json") << config.dump();
+    auto wrong =
+        BlockHead::load(path, testing::golden_model(testing::kHeadsTarget), {.kind = HeadKind::kDFlash});
+    ASSERT_TRUE(wrong.ok()) << wrong.status().message();
+    const BlockGolden golden = block_goldens(name)[1];
+    const auto logits = logits_of(**wrong, golden, 40);
+    float apart = 0;
+    for (size_t i = 0; i < logits.size(); ++i)
+      apart = std::max(apart, std::abs(logits[i] - golden.logits[i]));
+    EXPECT_GT(apart, 0.5f) << name << ": " << config.dump();
+  }
 }
 
 TEST_P(BlockHeads, QuantisedWeightsStayClose) {

@@ -52,7 +52,9 @@ inline const std::vector<GoldenHead> kMedusaHeads =
 inline const std::vector<GoldenHead> kHydraHeads =
     golden_heads_of(HeadKind::kHydra, {"hydra", "hydra-prefix", "hydra-ungrounded"});
 inline const std::vector<GoldenHead> kBlockHeads =
-    golden_heads_of(HeadKind::kDFlash, {"dflash", "dflash-causal", "dspark"});
+    golden_heads_of(HeadKind::kDFlash, {"dflash", "dflash-causal", "dflash-window", "dspark"});
+// Devices refuse it.
+inline const GoldenHead kBlockThatLooksAheadOfWindows{"dflash-window-ahead", HeadKind::kDFlash};
 inline const std::vector<GoldenHead> kGoldenHeads =
     together({kPairHeads, kMedusaHeads, kBlockHeads, kHydraHeads});
 // For INSTANTIATE_TEST_SUITE_P.

@@ -50,7 +50,7 @@ void expect_refused(const std::string& name, HeadKind kind, const std::function<
     EXPECT_NE(error.find(word), std::string::npos) << word << " in: " << error;
 }
 
-TEST(HeadFiles, AllGoldenOnesAreThere) { EXPECT_EQ(testing::kGoldenHeads.size(), 20u); }
+TEST(HeadFiles, AllGoldenOnesAreThere) { EXPECT_EQ(testing::kGoldenHeads.size(), 21u); }
 
 TEST(HeadFiles, AreReadAsTheyAre) {
   for (const auto& [name, kind] : testing::kGoldenHeads) EXPECT_EQ(ChangedHead(name).error(kind), "") << name;
@@ -161,7 +161,18 @@ TEST(HeadFiles, DFlashIsRefusedByName) {
   expect_refused("dflash", kDFlash, set("hidden_size", 65), {"hidden_size", "65"});
   expect_refused("dflash", kDFlash, set("num_hidden_layers", 3), {"layers.2."});
   expect_refused("dflash", kDFlash, set("num_hidden_layers", 1), {"layers.1.", "dflash"});
-  expect_refused("dflash", kDFlash, set("layer_types", {"sliding_attention", "full_attention"}), {"sliding"});
+  expect_refused("dflash", kDFlash, set("layer_types", {"sliding_attention", "full_attention"}),
+                 {"use_sliding_window", "sliding_attention"});
+  expect_refused("dflash-window-ahead", kDFlash, set("sliding_window", 4), {"sliding_window", "4", "5 rows"});
+  expect_refused("dflash-window", kDFlash, set_inner("use_swa", true), {"use_swa", "not understood"});
+  expect_refused("dspark", kDFlash,
+                 [](ChangedHead& head) {
+                   json& layer = head.config()["transformer_layer_config"];
+                   layer["layer_types"] = {"sliding_attention"};
+                   layer["sliding_window"] = 8;
+                   layer["use_sliding_window"] = true;
+                 },
+                 {"sliding_window_non_causal", "missing"});
   expect_refused("dspark", kDFlash, set("markov_head_type", "gated"), {"markov_head_type", "gated"});
   expect_refused("dspark", kDFlash, set("markov_rank", 13), {"markov_head.markov_w2.weight"});
   expect_refused("dspark", kDFlash, set("markov_rank", 0), {"markov_head", "dflash"});

@@ -9,6 +9,9 @@ BLOCKS = {
     "dflash": dict(layers=2, block=5, taps=[1, 2], norms=True, mask=301),
     "dflash-causal": dict(layers=1, block=3, taps=[2], causal=True, bias=True, mask=0, known=VOCAB),
     "dspark": dict(layers=1, block=4, taps=[0, 1, 2], norms=True, mask=7, known=120, rank=12, wrapper=True, embedding=True),
+    # Without "is_causal", layers with a window are causal and others are not.
+    "dflash-window": dict(layers=3, block=4, taps=[1, 2], norms=True, mask=301, window=6, types="sfs"),
+    "dflash-window-ahead": dict(layers=2, block=5, taps=[1, 2], norms=True, mask=11, window=7, types="sf", causal=False),
 }
 
 
@@ -33,7 +36,11 @@ def block_logits(t, o, target, states, last, before):
         if o.get("norms"):
             q, k = rms(q, w("self_attn.q_norm")), rms(k, w("self_attn.k_norm"))
         q, k = rotated_at(q, T), rotated_at(k, 0)
-        seen = torch.ones(b, T + b).tril(T).bool() if o.get("causal") else torch.ones(b, T + b).bool()
+        slides = o.get("types", "f" * o["layers"])[l] == "s"
+        behind = torch.arange(T, T + b)[:, None] - torch.arange(T + b)  # of a query, how far a key is
+        seen = behind >= 0 if o.get("causal", slides) else torch.ones(b, T + b).bool()
+        if slides:
+            seen = seen & (behind < o["window"])
         x = x + attention_of_heads(q, k, v, seen) @ w("self_attn.o_proj").T + bias("self_attn.o_proj")
         h = rms(x, w("post_attention_layernorm"))
         gate, up = (h @ w(f"mlp.{n}_proj").T + bias(f"mlp.{n}_proj") for n in ("gate", "up"))
@@ -86,6 +93,10 @@ def write_block(root, name, seed, o):
                       dflash_config=dict(target_layer_ids=[i - 1 for i in o["taps"]], mask_token_id=o["mask"]))
         if o.get("causal"):
             config |= dict(is_causal=True, draft_vocab_size=known)
+        if "window" in o:
+            config |= dict(sliding_window=o["window"], use_sliding_window=True, max_window_layers=o["layers"],
+                           layer_types=[dict(s="sliding_attention", f="full_attention")[t] for t in o["types"]])
+            config |= dict(is_causal=False) if "causal" in o else {}
     tokens, golden = o["block"] - (0 if o.get("rank") else 1), {}
     for n, T in enumerate((1, 37)):
         states, ids = noise.states(T, len(o["taps"]) * HIDDEN), noise.ids(T + 1 + tokens)
