@@ -39,8 +39,17 @@ BlockHead::BlockHead(HeadConfig config, const HeadOptions& options, BlockWeights
   last_ = on.rows(wanted, hidden);
   last_inputs_ = on.operands(wanted, hidden);
   logits_ = on.rows(wanted, weights_.head.n);
-  if (config_.markov_rank == 0) return;
+  if (config_.conv_taps > 0) {
+    conv_inputs_ = on.rows(of_blocks, hidden);
+    conv_outputs_ = on.rows(of_blocks, hidden);
+    coefficients_ = on.rows(of_blocks, weights_.layers.front().mlp_conv.coefficients.n);
+  }
   const int64_t known = std::max(max_blocks, options.tree_rows());  // tokens that stand before a row
+  if (config_.selector_rank > 0) {
+    selector_.emplace(on, weights_.selector, weights_.head.n, wanted);
+    behind_ = on.rows(known, weights_.head.n);
+  }
+  if (config_.markov_rank == 0) return;
   transition_from_ = on.rows(known, config_.markov_rank);
   transition_inputs_ = on.operands(known, config_.markov_rank);
   transition_ = on.rows(known, weights_.head.n);
@@ -53,6 +62,11 @@ Result<std::unique_ptr<BlockHead>> BlockHead::load(const std::filesystem::path& 
   ASSIGN_OR_RETURN(const ModelConfig target, read_model_config(target_directory));
   ASSIGN_OR_RETURN(HeadConfig config, read_head_config(directory, asked.kind, target));
   HeadOptions options = complete(asked, target);
+  const bool is_scaled = config.logit_factor != 1 || config.logit_cap > 0;
+  if ((config.conv_taps > 0 || is_scaled) && !options.compute->has_convolutions())
+    return unsupported(
+        fmt::format("{}: convolutions and factors of DFlash 2 have no CUDA kernels; run with --device cpu",
+                    directory.string()));
   const int64_t max_blocks = std::clamp<int64_t>(kRowsOfBlocks / config.block_size, 1, options.max_sequences);
   options.max_rows = std::max(options.max_rows, max_blocks * config.block_size);
   ASSIGN_OR_RETURN(BlockWeights weights, load_block_weights(directory, config, target_directory, target,
@@ -68,7 +82,7 @@ FloatRows BlockHead::forward(std::span<const BlockSlice> batch) {
   read(batch, rows);
   for (int64_t layer = 0; layer < config_.layer.num_layers; ++layer) {
     attend(layer, rows);
-    if (rows.blocks > 0) mlp(weights_.layers[static_cast<size_t>(layer)].mlp, rows);
+    if (rows.blocks > 0) mlp(weights_.layers[static_cast<size_t>(layer)], rows);
   }
   for (const BlockSlice& slice : batch)
     if (slice.last) kv().truncate(slice.sequence, kv().length(slice.sequence) - block_rows());
@@ -115,6 +129,9 @@ void BlockHead::read(std::span<const BlockSlice> batch, Rows rows) {
     weights_.tokens->read(*slice.last, written.row(row++));
     for (int64_t i = 1; i < block_rows(); ++i) weights_.tokens->read(config_.mask_token, written.row(row++));
   }
+  if (config_.embedding_scale != 1)
+    for (int64_t i = 0; i < rows.blocks; ++i)
+      for (float& number : written.row(i)) number *= static_cast<float>(config_.embedding_scale);
   compute().close(residual);
 }
 
@@ -124,9 +141,9 @@ void BlockHead::attend(int64_t layer, Rows rows) {
   const BlockLayer& w = weights_.layers[static_cast<size_t>(layer)];
   const int64_t count = rows.hidden_states + rows.blocks;
   const Operand inputs = inputs_.rows(count), normed = inputs.from_row(rows.hidden_states, rows.blocks);
-  const FloatRows residual = residual_.rows(rows.blocks), partial = partial_.rows(rows.blocks);
+  const FloatRows partial = partial_.rows(rows.blocks);
   const FloatRows kv_rows = kv_rows_.rows(count), q = q_.rows(rows.blocks);
-  if (rows.blocks > 0) on.normalise(residual, w.attention_norm, epsilon(), normed);
+  if (rows.blocks > 0) convolve_inputs(w.attention_conv, w.attention_norm, normed);
   on.multiply(inputs, w.kv, kv_rows);
   attention_->prepare(layer,
                       {.numbers = kv_rows, .keys = c.num_kv_heads, .bias = &w.kv_bias, .k_norm = &w.k_norm});
@@ -140,18 +157,52 @@ void BlockHead::attend(int64_t layer, Rows rows) {
   const Operand attended = attended_.rows(rows.blocks);
   attention_->attend(layer, q, attended);
   on.multiply(attended, w.o, partial);
-  on.add(residual, partial, w.o_bias);
+  add_output(partial, w.attention_conv, w.o_bias);
 }
 
-void BlockHead::mlp(const HeadMlp& w, Rows rows) {
+void BlockHead::convolve(FloatRows x, const HeadVector& base, bool is_behind, FloatRows to) {
+  const int64_t half = coefficients_.columns / 2;
+  compute().convolve(x,
+                     {.coefficients = coefficients_.slice(x.extent(0), is_behind ? half : 0, half),
+                      .base = &base,
+                      .block = block_rows(),
+                      .group = config_.conv_group},
+                     to);
+}
+
+// The residual stream as attention or an MLP reads it: normed, and of DFlash 2 convolved.
+void BlockHead::convolve_inputs(const BlockConvolutions& w, const HeadVector& norm, Operand to) {
   HeadCompute& on = compute();
-  const FloatRows residual = residual_.rows(rows.blocks), partial = partial_.rows(rows.blocks);
+  const FloatRows residual = residual_.rows(to.rows);
+  on.normalise(residual, norm, epsilon(), to);
+  if (w.coefficients.n == 0) return;
+  const FloatRows inputs = conv_inputs_.rows(to.rows), outputs = conv_outputs_.rows(to.rows);
+  on.normalise(residual, norm, epsilon(), inputs);
+  on.multiply(to, w.coefficients, coefficients_.rows(to.rows));
+  convolve(inputs, w.before, false, outputs);
+  on.normalise(outputs, {}, 0, to);
+}
+
+void BlockHead::add_output(FloatRows partial, const BlockConvolutions& w, const HeadVector& bias) {
+  HeadCompute& on = compute();
+  const FloatRows residual = residual_.rows(partial.extent(0));
+  if (w.coefficients.n == 0) return on.add(residual, partial, bias);
+  const FloatRows outputs = conv_outputs_.rows(partial.extent(0));
+  on.add_bias(partial, bias);
+  convolve(partial, w.behind, true, outputs);
+  on.add(residual, outputs, {});
+}
+
+void BlockHead::mlp(const BlockLayer& layer, Rows rows) {
+  HeadCompute& on = compute();
+  const HeadMlp& w = layer.mlp;
+  const FloatRows partial = partial_.rows(rows.blocks);
   const FloatRows gate_up = gate_up_.rows(rows.blocks);
   const Operand normed = normed_.rows(rows.blocks);
-  on.normalise(residual, w.norm, epsilon(), normed);
+  convolve_inputs(layer.mlp_conv, w.norm, normed);
   on.multiply(normed, w.gate_up, gate_up);
   on.multiply(on.gate(gate_up, w.gate_up_bias, gated_.rows(rows.blocks)), w.down, partial);
-  on.add(residual, partial, w.down_bias);
+  add_output(partial, layer.mlp_conv, w.down_bias);
 }
 
 FloatRows BlockHead::logits(std::span<const BlockSlice> batch) {
@@ -170,6 +221,9 @@ FloatRows BlockHead::logits(std::span<const BlockSlice> batch) {
   const Operand inputs = last_inputs_.rows(out);
   on.normalise(last_.rows(out), weights_.output_norm, epsilon(), inputs);
   on.multiply(inputs, weights_.head, logits);
+  if (config_.logit_factor != 1 || config_.logit_cap > 0)
+    on.scale(logits, static_cast<float>(config_.logit_factor), static_cast<float>(config_.logit_cap));
+  if (selector_) selector_->begin(logits, inputs);
   return logits;
 }
 
@@ -200,6 +254,8 @@ void BlockHead::add_transitions(FloatRows logits, std::span<const int64_t> rows)
 }
 
 void BlockHead::add_behind(std::span<const TokenId> tokens, FloatRows logits, std::span<const int64_t> rows) {
+  if (selector_)
+    for (size_t i = 0; i < rows.size(); ++i) selector_->behind(rows[i], tokens[i], logits.row(rows[i]));
   if (!weights_.markov_of) return;
   read_transitions(tokens);
   add_transitions(logits, rows);
@@ -215,6 +271,12 @@ FloatRows BlockHead::behind(std::span<const TokenId> tokens, FloatRows logits,
                             std::span<const int64_t> rows) {
   const auto count = static_cast<int64_t>(tokens.size());
   CHECK(count <= behind_.capacity, "{} nodes of {}", count, behind_.capacity);
+  if (selector_) {
+    const FloatRows candidates = behind_.rows(count);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      selector_->behind(rows[i], tokens[i], candidates.row(static_cast<int64_t>(i)));
+    return candidates;
+  }
   read_transitions(tokens);
   const FloatRows to = behind_.rows(count), added = transitions(count);
   for (int64_t i = 0; i < count; ++i)

@@ -39,16 +39,17 @@ class BlockHead final : public Head {
   // Logits of the wanted tokens of all blocks, in order, where the head computes: [tokens, own vocabulary].
   // The states stay in the cache, and blocks do not. Valid until the next call; may be overwritten.
   FloatRows forward(std::span<const BlockSlice> batch);
-  // For DSpark: adds transition scores to rows of the logits of forward(). Row rows[i] gets the scores behind
+  // For DSpark: adds transition scores to rows of the logits of forward(); for DFlash 2: leaves a
+  // row's candidates, scored by the token before the row. Row rows[i] gets the scores behind
   // token i, or behind the token that row i of `drawn` drew last. At most max_blocks() rows.
   void add_behind(std::span<const TokenId> tokens, FloatRows logits, std::span<const int64_t> rows);
   void add_behind(HeadSampler& drawn, FloatRows logits, std::span<const int64_t> rows);
   // Whether add_behind() can take `drawn`.
-  bool knows_drawn() const { return !weights_.markov_of || weights_.markov_of->there(); }
-  // For DSpark, whose rows depend on the token before them: returns rows where the head computes, valid until
-  // the next call. Row i is row rows[i] of `logits` behind token i. At most most_behind() rows, which is
-  // meant for trees.
-  bool knows_tokens() const { return weights_.markov_of.has_value(); }
+  bool knows_drawn() const { return !selector_ && (!weights_.markov_of || weights_.markov_of->there()); }
+  // For DSpark and DFlash 2, whose rows depend on the token before them: returns rows where the head
+  // computes, valid until the next call. Row i is row rows[i] of `logits` behind token i. At most
+  // most_behind() rows, which is meant for trees.
+  bool knows_tokens() const { return weights_.markov_of.has_value() || selector_.has_value(); }
   FloatRows behind(std::span<const TokenId> tokens, FloatRows logits, std::span<const int64_t> rows);
   int64_t most_behind() const { return behind_.capacity; }
 
@@ -64,7 +65,10 @@ class BlockHead final : public Head {
   Rows append(std::span<const BlockSlice> batch);
   void read(std::span<const BlockSlice> batch, Rows rows);
   void attend(int64_t layer, Rows rows);
-  void mlp(const HeadMlp& w, Rows rows);
+  void mlp(const BlockLayer& layer, Rows rows);
+  void convolve(FloatRows x, const HeadVector& base, bool is_behind, FloatRows to);
+  void convolve_inputs(const BlockConvolutions& w, const HeadVector& norm, Operand to);
+  void add_output(FloatRows partial, const BlockConvolutions& w, const HeadVector& bias);
   FloatRows logits(std::span<const BlockSlice> batch);
   void read_transitions(std::span<const TokenId> tokens);
   FloatRows transitions(int64_t count);
@@ -84,6 +88,9 @@ class BlockHead final : public Head {
   RowBuffer transition_from_, transition_;      // [blocks or nodes, rank], [the same, own vocabulary]
   OperandBuffer transition_inputs_;             // [the same, rank]
   RowBuffer behind_;                            // [nodes, own vocabulary]
+  RowBuffer conv_inputs_, conv_outputs_;        // of DFlash 2: [rows of blocks, hidden]
+  RowBuffer coefficients_;                      // [rows of blocks, 2 * taps * groups]
+  std::optional<CandidateSelector> selector_;
 };
 
 }  // namespace outrider

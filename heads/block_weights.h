@@ -5,9 +5,16 @@
 #include <optional>
 #include <vector>
 
+#include "heads/candidate_selector.h"
 #include "heads/head_weights.h"
 
 namespace outrider {
+
+// Convolutions of DFlash 2 in front of attention or an MLP and behind it (HeadCompute::convolve).
+struct BlockConvolutions {
+  HeadVector before, behind;  // base coefficients, [taps, H]
+  HeadMatrix coefficients;    // [2 * taps * groups, H]: those of a row, in front and behind
+};
 
 // With hidden H, q and kv numbers of all heads together.
 struct BlockLayer {
@@ -18,6 +25,7 @@ struct BlockLayer {
   HeadMatrix o;               // [H, q]
   HeadVector q_bias, kv_bias, o_bias;
   HeadMlp mlp;
+  BlockConvolutions attention_conv, mlp_conv;  // of DFlash 2
 };
 
 struct BlockWeights {
@@ -29,6 +37,7 @@ struct BlockWeights {
   std::vector<TokenId> target_ids;      // of the own vocabulary; empty: the target's ids
   std::optional<TokenTable> markov_of;  // [vocabulary, rank], of DSpark
   HeadMatrix markov_to;                 // [own vocabulary, rank]
+  SelectorWeights selector;             // of DFlash 2
   int64_t bytes = 0;                    // read for each block
 };
 

@@ -274,6 +274,22 @@ class HeadCompute {
   virtual Operand gate(FloatRows gate_up, const HeadVector& bias, Operand room) = 0;
   // x[m, :] *= sigmoid(gate[m, :]).
   virtual void multiply_by_sigmoid(Operand x, FloatRows gate) = 0;
+
+  // ---- of DFlash 2 --------------------------------------------------------------------------------------
+  virtual bool has_convolutions() const { return false; }  // else the two below are not there
+  // Rows in blocks of `block`, channels in groups of `group`, and one coefficient of a row for each tap and
+  // group: to[m, c] = sum over taps t of (base[t, c] + coefficients[m, t, c / group]) * x[m - t, c], where
+  // rows of another block count as 0.
+  struct BlockConvolution {
+    FloatRows coefficients;
+    const HeadVector* base = nullptr;
+    int64_t block = 0, group = 0;
+  };
+  virtual void convolve(FloatRows, const BlockConvolution&, FloatRows) {
+    CHECK(false, "convolutions of blocks are not supported here");
+  }
+  // x = factor * x, then cap * tanh(x / cap), where the cap is above 0.
+  virtual void scale(FloatRows, float, float) { CHECK(false, "logits are not scaled here"); }
 };
 
 // To rows where a head computes, from rows of bf16 numbers in the host's memory, one behind the other.

@@ -64,13 +64,17 @@ constexpr std::array kBlockKeys = std::to_array<std::string_view>({
     "aux_hidden_state_layer_ids",
     "block_size",
     "ce_loss_alpha",
+    "conv_group_size",
+    "conv_kernel_size",
     "confidence_head_alpha",
     "confidence_head_with_markov",
     "dflash_config",
     "draft_vocab_size",
     "dtype",
     "enable_confidence_head",
+    "final_logit_softcapping",
     "has_no_defaults_at_init",
+    "input_embedding_scale",
     "is_causal",
     "l1_loss_alpha",
     "loss_decay_gamma",
@@ -80,8 +84,11 @@ constexpr std::array kBlockKeys = std::to_array<std::string_view>({
     "model_type",
     "num_anchors",
     "num_target_layers",
+    "output_multiplier",
     "projector_type",
     "sample_from_anchor",
+    "selector_rank",
+    "selector_top_k",
     "sliding_window_non_causal",
     "speculators_config",
     "speculators_model_type",
@@ -189,7 +196,10 @@ Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConf
 
 // Refuses keys that are not read here, unless their values change nothing.
 Status check_block_keys(const JsonObject& config) {
-  constexpr std::array kRead{"target_layer_ids", "mask_token_id", "block_size", "is_causal", "causal"};
+  constexpr std::array kRead{
+      "target_layer_ids", "mask_token_id",         "block_size",        "is_causal",
+      "causal",           "conv_kernel_size",      "conv_group_size",   "selector_rank",
+      "selector_top_k",   "input_embedding_scale", "output_multiplier", "final_logit_softcapping"};
   ASSIGN_OR_RETURN(const auto own, config.object("dflash_config"));
   const auto changes_nothing = [](const std::string& key, const json& value) {
     return value.is_null() || value == false ||
@@ -259,13 +269,48 @@ Status check_windows(const JsonObject& config, const HeadConfig& head) {
   return {};
 }
 
+// Sizes of DFlash 2, all of which its files have, and factors that the files of DFlash may have, too.
+Status read_dflash2(const JsonObject& config, HeadConfig& out) {
+  ASSIGN_OR_RETURN(const auto own, config.object("dflash_config"));
+  const auto holder = [&](const char* key) -> const JsonObject& {
+    return own && own->has(key) ? *own : config;
+  };
+  constexpr double kMost = 1e6;
+  for (const auto& [key, to] : {std::pair{"input_embedding_scale", &out.embedding_scale},
+                                {"output_multiplier", &out.logit_factor},
+                                {"final_logit_softcapping", &out.logit_cap}}) {
+    ASSIGN_OR_RETURN(*to, holder(key).number_or(key, *to, 0, kMost));
+  }
+  constexpr std::array kSizes{"conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"};
+  if (std::none_of(kSizes.begin(), kSizes.end(), [&](const char* key) { return holder(key).has(key); }))
+    return {};
+  const int64_t hidden = out.layer.hidden_size;
+  const auto read = [&](const char* key, int64_t most) { return holder(key).integer(key, {1, most}); };
+  ASSIGN_OR_RETURN(out.conv_taps, read("conv_kernel_size", out.block_size));
+  ASSIGN_OR_RETURN(out.conv_group, read("conv_group_size", hidden));
+  ASSIGN_OR_RETURN(out.selector_rank, read("selector_rank", kMaxMarkovRank));
+  ASSIGN_OR_RETURN(out.selector_candidates, read("selector_top_k", out.layer.vocab_size));
+  if (out.draft_vocab_size > 0 && out.draft_vocab_size < out.layer.vocab_size)
+    return config.refused(
+        "draft_vocab_size",
+        fmt::format("is {}; a DFlash 2 head with all tokens is supported", out.draft_vocab_size));
+  if (out.from_anchor || out.markov_rank > 0)
+    return config.refused(out.from_anchor ? "sample_from_anchor" : "markov_rank",
+                          "is set, which is DSpark's; this file is DFlash 2's");
+  if (hidden % out.conv_group != 0)
+    return holder("conv_group_size")
+        .wrong("conv_group_size",
+               fmt::format("is {}, and no divisor of \"hidden_size\", {}", out.conv_group, hidden));
+  return {};
+}
+
 // In the layouts of its authors, who name layers whose outputs are read, and of the speculators library,
 // which names those whose inputs are.
 Status read_block(const JsonObject& config, const ModelConfig& target, HeadConfig& out) {
   RETURN_IF_ERROR(check_block_keys(config));
   ASSIGN_OR_RETURN(const std::string type, config.string_or("speculators_model_type", "dflash"));
-  if (type != "dflash" && type != "dspark")
-    return config.wrong("speculators_model_type", "is " + type + ", neither dflash nor dspark");
+  if (type != "dflash" && type != "dflash2" && type != "dspark")
+    return config.wrong("speculators_model_type", "is " + type + ", none of dflash, dflash2 and dspark");
   ASSIGN_OR_RETURN(const auto own, config.object("dflash_config"));
   const auto holder = [&](const char* key) -> const JsonObject& {
     return own && own->has(key) ? *own : config;
@@ -293,6 +338,7 @@ Status read_block(const JsonObject& config, const ModelConfig& target, HeadConfi
     return config.wrong("target_hidden_size",
                         fmt::format("is {}, but the target's states have {}", read_size, target.hidden_size));
   ASSIGN_OR_RETURN(out.draft_vocab_size, config.integer_or("draft_vocab_size", 0, {1, target.vocab_size}));
+  RETURN_IF_ERROR(read_dflash2(config, out));
   const std::string inputs = "aux_hidden_state_layer_ids", outputs = "target_layer_ids";
   if (const json* const list = config.find(inputs)) {
     ASSIGN_OR_RETURN(out.aux_layers, layer_list(config, inputs, *list, target, 0));

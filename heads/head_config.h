@@ -48,6 +48,10 @@ struct HeadConfig {
   bool from_anchor = false;  // a row predicts the token behind its own; else its own token
   std::vector<bool> causal_layers;  // for each layer: a row of a block sees no later one
   int64_t markov_rank = 0;   // of DSpark: the width through which a token says what comes behind it
+  // DFlash 2 only: convolutions around attention and MLP within a block, and CandidateSelector.
+  int64_t conv_taps = 0, conv_group = 0;  // of channels; 0 taps: there are none
+  int64_t selector_rank = 0, selector_candidates = 0;
+  double embedding_scale = 1, logit_factor = 1, logit_cap = 0;  // of the block's inputs, and of its logits
 
   // Tokens that a block says.
   int64_t block_tokens() const { return from_anchor ? block_size : block_size - 1; }

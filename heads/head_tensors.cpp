@@ -64,6 +64,15 @@ Result<HeadVector> HeadTensors::vectors(const std::vector<std::string>& names,
   return compute_.vector(read_vector(source));
 }
 
+Result<HeadVector> HeadTensors::numbers(const std::string& name, const std::vector<int64_t>& shape,
+                                        int64_t first, int64_t count) {
+  ASSIGN_OR_RETURN(TensorPart found, part(name, shape));
+  found.rows = {0, 1};
+  found.columns = {0, count};
+  found.apart = ElementsApart{.first = first, .row = 0, .column = 1};
+  return compute_.vector(read_vector({found}));
+}
+
 Result<HeadMatrix> HeadTensors::matrix(const std::vector<std::string>& names,
                                        const std::vector<int64_t>& rows, int64_t columns, MatrixKind kind) {
   MatrixSource source;

@@ -49,6 +49,9 @@ class HeadTensors {
   Result<HeadVector> vector(const std::string& name, int64_t size) { return vectors({name}, {size}); }
   // One behind the other.
   Result<HeadVector> vectors(const std::vector<std::string>& names, const std::vector<int64_t>& sizes);
+  // Consecutive numbers of a tensor of any shape.
+  Result<HeadVector> numbers(const std::string& name, const std::vector<int64_t>& shape, int64_t first,
+                             int64_t count);
   // Matrices of `columns` columns, one below the other.
   Result<HeadMatrix> matrix(const std::vector<std::string>& names, const std::vector<int64_t>& rows,
                             int64_t columns, MatrixKind kind);

@@ -317,6 +317,31 @@ class HostCompute final : public HeadCompute {
   }
   void multiply_by_sigmoid(Operand x, FloatRows gate) override { sigmoid_mul(pool(), floats_of(x), gate); }
 
+  bool has_convolutions() const override { return true; }
+  void convolve(FloatRows x, const BlockConvolution& by, FloatRows to) override {
+    const int64_t columns = x.extent(1), groups = columns / by.group, taps = by.base->size / columns;
+    const float* const base = by.base->data.get();
+    for (int64_t m = 0; m < x.extent(0); ++m) {
+      const auto out = to.row(m);
+      const auto coefficients = by.coefficients.row(m);
+      std::fill(out.begin(), out.end(), 0.0f);
+      for (int64_t t = 0; t < std::min(taps, m % by.block + 1); ++t) {
+        const auto from = x.row(m - t);
+        for (int64_t c = 0; c < columns; ++c)
+          out[static_cast<size_t>(c)] +=
+              (base[t * columns + c] + coefficients[static_cast<size_t>(t * groups + c / by.group)]) *
+              from[static_cast<size_t>(c)];
+      }
+    }
+  }
+  void scale(FloatRows x, float factor, float cap) override {
+    for (int64_t m = 0; m < x.extent(0); ++m)
+      for (float& number : x.row(m)) {
+        number *= factor;
+        if (cap > 0) number = cap * std::tanh(number / cap);
+      }
+  }
+
  private:
   ThreadPool& pool() { return *threads_.pool; }
   static std::span<const float> span_of(const HeadVector& v) {

@@ -31,7 +31,7 @@ TEST_P(HeadsBesideTarget, TextIsThatOfPlainDecoding) {
   TestCluster plain({.target = kTarget});
   const auto expected = plain.run(grid_requests(kMatchRules, ""));
   size_t i = 0;
-  for (const GoldenHead& head : testing::kGoldenHeads) {
+  for (const GoldenHead& head : testing::together({testing::kGoldenHeads, testing::kHeadsOfTheHost})) {
     const int batch = ++i % 2 == 0 ? 1 : 8;
     TestCluster cluster(with_head(head, GetParam(), batch));
     const auto what = fmt::format("tp {}, head {}, batch {}", GetParam(), head.name, batch);

@@ -53,8 +53,10 @@ inline const std::vector<GoldenHead> kHydraHeads =
     golden_heads_of(HeadKind::kHydra, {"hydra", "hydra-prefix", "hydra-ungrounded"});
 inline const std::vector<GoldenHead> kBlockHeads =
     golden_heads_of(HeadKind::kDFlash, {"dflash", "dflash-causal", "dflash-window", "dspark"});
-// Devices refuse it.
-inline const GoldenHead kBlockThatLooksAheadOfWindows{"dflash-window-ahead", HeadKind::kDFlash};
+// Devices refuse them.
+inline const GoldenHead kBlockThatLooksAheadOfWindows{"dflash-window-ahead", HeadKind::kDFlash},
+    kDFlash2{"dflash2", HeadKind::kDFlash};
+inline const std::vector<GoldenHead> kHeadsOfTheHost{kBlockThatLooksAheadOfWindows, kDFlash2};
 inline const std::vector<GoldenHead> kGoldenHeads =
     together({kPairHeads, kMedusaHeads, kBlockHeads, kHydraHeads});
 // For INSTANTIATE_TEST_SUITE_P.
@@ -71,6 +73,16 @@ inline bool suite_is_on_a_device() { return suite_compute() != nullptr; }
 inline std::vector<std::string> suite_isas() {
   return suite_is_on_a_device() ? std::vector{available_isas().front()} : available_isas();
 }
+
+// A device skips the heads that compute on the host alone.
+class TestOfAnyHead : public ::testing::TestWithParam<GoldenHead> {
+ protected:
+  void SetUp() override {
+    const auto is_it = [&](const GoldenHead& head) { return head.name == GetParam().name; };
+    if (suite_is_on_a_device() && std::any_of(kHeadsOfTheHost.begin(), kHeadsOfTheHost.end(), is_it))
+      GTEST_SKIP() << "a device refuses this head";
+  }
+};
 
 // Numbers of the host as rows where a head computes.
 class RowsThere {

@@ -94,7 +94,7 @@ void expect_same(const HeadDraft& a, const HeadDraft& b) {
   for (size_t i = 0; i < a.q.size(); ++i) EXPECT_EQ(a.q[i].weights, b.q[i].weights) << "row " << i;
 }
 
-class HeadDrafting : public ::testing::TestWithParam<testing::GoldenHead> {};
+class HeadDrafting : public testing::TestOfAnyHead {};
 
 // The text goes on with some of the draft and then something else, round after round; each draft, and each of
 // its distributions, is that of a drafter that has just read the whole text.
@@ -213,6 +213,8 @@ TEST_P(HeadDrafting, AllocatesNothingOnceItIsWarm) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, HeadDrafting, ::testing::ValuesIn(testing::kGoldenHeads),
+                         testing::head_test_name);
+INSTANTIATE_TEST_SUITE_P(OfTheHost, HeadDrafting, ::testing::ValuesIn(testing::kHeadsOfTheHost),
                          testing::head_test_name);
 
 }  // namespace

@@ -155,8 +155,16 @@ TEST(HeadFiles, DFlashIsRefusedByName) {
   expect_refused("dflash", kDFlash, set_inner("target_layer_ids", json()), {"target_layer_ids"});
   expect_refused("dflash", kDFlash, set_inner("target_layer_ids", {0}), {"fc.weight"});
   expect_refused("dflash", kDFlash, set_inner("target_layer_ids", {1, 2}), {"target_layer_ids", "[1,2]"});
-  expect_refused("dflash", kDFlash, set_inner("selector_rank", 64), {"selector_rank", "not understood"});
-  expect_refused("dflash", kDFlash, set_inner("output_multiplier", 0.5), {"output_multiplier", "0.5"});
+  expect_refused("dflash", kDFlash, set_inner("selector_rank", 64), {"conv_kernel_size", "missing"});
+  expect_refused("dflash", kDFlash, set_inner("output_multiplier", -0.5), {"output_multiplier"});
+  for (const char* key : {"conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"})
+    expect_refused("dflash2", kDFlash, set_inner(key, json()), {key});
+  expect_refused("dflash2", kDFlash, set_inner("conv_kernel_size", 3), {"base_kernel"});
+  expect_refused("dflash2", kDFlash, set_inner("conv_group_size", 7), {"conv_group_size", "7", "64"});
+  expect_refused("dflash2", kDFlash, set_inner("selector_rank", 13), {"hidden_projection"});
+  expect_refused("dflash2", kDFlash, set_inner("selector_top_k", 303), {"selector_top_k", "303"});
+  expect_refused("dflash2", kDFlash, set_inner("selector_gate", 2), {"selector_gate", "not understood"});
+  expect_refused("dflash2", kDFlash, set("sample_from_anchor", true), {"sample_from_anchor", "DSpark"});
   expect_refused("dflash", kDFlash, set("some_new_gate", 2), {"some_new_gate", "not understood"});
   expect_refused("dflash", kDFlash, set("hidden_size", 65), {"hidden_size", "65"});
   expect_refused("dflash", kDFlash, set("num_hidden_layers", 3), {"layers.2."});

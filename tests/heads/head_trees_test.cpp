@@ -82,7 +82,7 @@ std::vector<std::vector<TokenId>> paths(const HeadDraft& draft) {
   return all;
 }
 
-class TreesOfHeads : public ::testing::TestWithParam<testing::GoldenHead> {};
+class TreesOfHeads : public testing::TestOfAnyHead {};
 
 TEST_P(TreesOfHeads, BestChildrenAreTheChain) {
   for (const Rule rule : {Rule::kGreedy, Rule::kInvariant}) {
@@ -172,6 +172,8 @@ TEST_P(TreesOfHeads, EndWhereTheRoomDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, TreesOfHeads, ::testing::ValuesIn(testing::kGoldenHeads),
+                         testing::head_test_name);
+INSTANTIATE_TEST_SUITE_P(OfTheHost, TreesOfHeads, ::testing::ValuesIn(testing::kHeadsOfTheHost),
                          testing::head_test_name);
 
 }  // namespace
