@@ -6,10 +6,10 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "model/expert_rows.h"
+#include "model/host_states.h"
 #include "model/kv/cpu_kv_storage.h"
 #include "model/latent_attention.h"
 #include "model/model.h"
-#include "model/recurrent_states.h"
 #include "model/taken_up_rows.h"
 #include "model/weights.h"
 
@@ -83,7 +83,7 @@ class CpuModel final : public Model {
   // Present if the model has gated delta nets.
   struct DeltaNets {
     DeltaNetShape shape;
-    RecurrentStates states;
+    HostStates states;
     DeltaNetScratch scratch;
   };
   std::unique_ptr<DeltaNets> delta_nets_;

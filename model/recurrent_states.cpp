@@ -4,19 +4,31 @@
 
 namespace outrider {
 
-RecurrentStates::RecurrentStates(const ModelConfig& config, const DeltaNetShape& shape)
-    : layer_size_(shape.state_size()) {
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    index_.push_back(layers_);
-    layers_ += config.is_delta_net(i) ? 1 : 0;
+int32_t RecurrentStates::place_for(KvHandle sequence) {
+  const auto at = static_cast<size_t>(sequence.index);
+  if (at >= place_of_.size()) place_of_.resize(at + 1, -1);
+  int32_t& place = place_of_[at];
+  if (place < 0 && places() < most_) {
+    place = static_cast<int32_t>(states_.size());
+    states_.emplace_back();
   }
+  if (place < 0) {
+    const auto oldest = std::min_element(states_.begin(), states_.end(), [](const State& a, const State& b) {
+      return a.last_pass < b.last_pass;
+    });
+    if (oldest == states_.end() || oldest->last_pass == pass_) return -1;
+    place = static_cast<int32_t>(oldest - states_.begin());
+    if (oldest->owner >= 0) place_of_[static_cast<size_t>(oldest->owner)] = -1;
+    *oldest = {};
+  }
+  State& state = states_[static_cast<size_t>(place)];
+  state.owner = sequence.index;
+  state.last_pass = pass_;
+  return place;
 }
 
-int64_t RecurrentStates::usable(KvHandle sequence, const KvCache& kv) {
-  const auto at = static_cast<size_t>(sequence.index);
-  if (at >= states_.size()) states_.resize(at + 1);
-  State& state = states_[at];
-  if (state.numbers.size() == 0) state.numbers = Buffer<float>(layers_ * layer_size_);
+int64_t RecurrentStates::usable(KvHandle sequence, int32_t place, const KvCache& kv) {
+  State& state = states_[static_cast<size_t>(place)];
   const uint64_t mark = kv.settle_mark(sequence);
   const int64_t settled = kv.settled(sequence);
   if (mark == 0) return 0;
@@ -28,7 +40,7 @@ int64_t RecurrentStates::usable(KvHandle sequence, const KvCache& kv) {
   for (const State& of : states_) {
     if (of.mark != mark || of.held != settled) continue;
     if (&of != &state) {
-      std::copy(of.numbers.span().begin(), of.numbers.span().end(), state.numbers.data());
+      copies_.push_back({static_cast<int32_t>(&of - states_.data()), place});
       state.held = of.held;
       state.mark = mark;
     }
@@ -38,12 +50,18 @@ int64_t RecurrentStates::usable(KvHandle sequence, const KvCache& kv) {
 }
 
 void RecurrentStates::begin(std::span<const BatchSlice> batch, KvCache& kv, bool takes_in) {
+  ++pass_;
   planned_.clear();
-  for (const BatchSlice& slice : batch)
-    planned_.push_back({.sequence = slice.sequence, .held = usable(slice.sequence, kv)});
+  copies_.clear();
+  for (const BatchSlice& slice : batch) {
+    Planned& p = planned_.emplace_back(
+        Planned{.sequence = slice.sequence, .place = place_for(slice.sequence), .held = 0, .hold = 0});
+    if (p.place >= 0) p.held = usable(slice.sequence, p.place, kv);
+  }
   for (size_t i = 0; i < batch.size(); ++i) {
     const BatchSlice& slice = batch[i];
     Planned& p = planned_[i];
+    if (p.place < 0) continue;
     const SlicePlace place = place_of(slice, kv);
     p.hold = p.held;
     if (takes_in) {
@@ -52,35 +70,14 @@ void RecurrentStates::begin(std::span<const BatchSlice> batch, KvCache& kv, bool
       const int64_t sure = kv.length(slice.sequence) - slice.logit_rows;
       if (sure > place.first_slot) p.hold = std::max(p.hold, std::min(sure, place.tree_begin));
     }
-    if (p.hold != p.held || p.held == 0) states_[static_cast<size_t>(slice.sequence.index)].mark = 0;
+    if (p.hold != p.held || p.held == 0) states_[static_cast<size_t>(p.place)].mark = 0;
   }
-}
-
-std::span<const DeltaNetSequence> RecurrentStates::in_layer(int64_t layer, std::span<const BatchSlice> rows,
-                                                            const KvCache& kv) {
-  sequences_.clear();
-  const int64_t first = index_[static_cast<size_t>(layer)] * layer_size_;
-  auto slice = rows.begin();
-  int64_t row = 0;
-  for (const Planned& p : planned_) {
-    DeltaNetSequence& to = sequences_.emplace_back(
-        DeltaNetSequence{.block_table = kv.block_table(p.sequence),
-                         .state = states_[static_cast<size_t>(p.sequence.index)].numbers.data() + first,
-                         .held = p.held,
-                         .hold = p.hold,
-                         .first_row = row});
-    if (slice == rows.end() || slice->sequence != p.sequence) continue;
-    to.rows = static_cast<int64_t>(slice->tokens.size());
-    row += to.rows;
-    ++slice;
-  }
-  return sequences_;
 }
 
 void RecurrentStates::end(KvCache& kv) {
   for (const Planned& p : planned_) {
     if (p.hold == p.held) continue;
-    State& state = states_[static_cast<size_t>(p.sequence.index)];
+    State& state = states_[static_cast<size_t>(p.place)];
     state.held = p.hold;
     state.mark = kv.settle(p.sequence, p.hold);
   }
