@@ -16,6 +16,8 @@ Result<int64_t> cuda_weight_bytes(const WeightMap&, const ModelConfig&, Shard) {
   return cuda_device_count().status();
 }
 
+int64_t cuda_state_bytes(const ModelConfig&, Shard) { return 0; }
+
 std::vector<std::string> describe_cuda() {
   return {"not in this build (no nvcc was found when it was configured); models run on the CPU"};
 }

@@ -18,6 +18,9 @@ Result<std::unique_ptr<Model>> load_cuda_model(const std::filesystem::path& dire
 // says that this build has no CUDA.
 Result<int64_t> cuda_weight_bytes(const WeightMap& map, const ModelConfig& config, Shard shard);
 
+// Device memory of a sequence's recurrent states on a rank; 0 where the model has none.
+int64_t cuda_state_bytes(const ModelConfig& config, Shard shard);
+
 // The device lines of `outrider doctor`.
 std::vector<std::string> describe_cuda();
 // The number of devices, or why there is none and what to do: "no CUDA device: ...; run with --device cpu".

@@ -50,6 +50,9 @@ struct ModelOptions {
   // draws from those passes. 0: whole passes.
   int64_t exit_layer = 0;
   int64_t kv_tokens = 0;  // capacity of the cache in tokens, over all sequences; 0: one longest sequence
+  // On a device: for how many sequences there are recurrent states; those of further ones are computed anew
+  // in each pass, with the same bits. 0: as many as rows with logits.
+  int64_t state_sequences = 0;
   enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
   WeightFormat weight_format = WeightFormat::kAuto;
   // Inputs of products with published codes, on the CPU; codes that are no whole numbers take bf16.

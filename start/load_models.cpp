@@ -36,6 +36,7 @@ Result<ModelOptions> model_options(const ModelSettings& models, const Preparatio
                       .spin = threads.spin,
                       .max_positions = prepared.max_model_len,
                       .kv_tokens = sequences * per_sequence,
+                      .state_sequences = sequences,
                       .kv = kv};
 }
 
@@ -242,6 +243,9 @@ Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& 
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
   if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token; no sequence does both
     branching = std::max(branching, kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes), 1));
+  // Branches of a few sequences have states; with more, some are computed anew.
+  model_opts.state_sequences += std::max(outcomes > 0 ? runs_at_a_time(sequences, outcomes) : 0,
+                                         tree.shape.is_chain() ? 0 : most_nodes(tree.shape, kMaxTreeNodes));
   model_opts.kv_tokens += sequences * branching;
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;

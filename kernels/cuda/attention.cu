@@ -55,8 +55,13 @@ __global__ void __launch_bounds__(kThreads) combine_splits(const AttentionTurn t
     OUTRIDER_UNROLL_BY(8)
     for (int s = begin; s < end; ++s)
       value = fmaf(weighted[static_cast<int64_t>(s) * d + j], factors[s], value);
+    value = value / sum;
+    if (turn.a.gate) {
+      const float gate = turn.a.gate[row * turn.a.q_stride + int64_t{head} * d + j];
+      value = value * (1.0f / (1.0f + expf(-gate)));
+    }
     static_cast<T*>(turn.a.out)[(static_cast<int64_t>(row) * turn.a.heads + head) * d + j] =
-        rounded<T>(value / sum);
+        rounded<T>(value);
   }
 }
 

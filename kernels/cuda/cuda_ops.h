@@ -26,6 +26,8 @@ constexpr WeightType activation_type(WeightType weights) {
 }
 constexpr int64_t element_bytes(WeightType type) { return weight_bits(type) / 8; }
 
+struct DeltaSequence;  // delta_ops.h
+
 // The rows of one forward. Every pointer stays where it is from step to step.
 struct DeviceBatch {
   const int32_t* tokens = nullptr;      // [rows]
@@ -40,6 +42,7 @@ struct DeviceBatch {
   const int32_t* tail_at = nullptr;
   const int32_t* tails = nullptr;
   int64_t table_stride = 0;
+  const DeltaSequence* sequences = nullptr;  // [rows], for gated delta nets: sequence i has table i
 };
 
 // Once per device, before the first product or attention: raises what a block may have of shared memory.
@@ -125,11 +128,12 @@ struct SquaresArguments {
 };
 void sum_squares(StreamView stream, const SquaresArguments& arguments);
 
-// In qkv [rows, (q_heads + 2 kv_heads) * head_dim]: adds the bias; normalises q and k where there are norm
-// weights, every head by itself (Qwen3) or all of q and all of k at once (OLMo 2); rotates q and k; writes k
-// and v to the cache.
+// In qkv [rows, stride], which begins with (q_heads + 2 kv_heads) * head_dim columns: adds the bias;
+// normalises q and k where there are norm weights, every head by itself (Qwen3) or all of q and all of k at
+// once (OLMo 2); rotates q and k; writes k and v to the cache.
 struct RopeArguments {
   float* qkv = nullptr;
+  int64_t stride = 0;  // 0: there are no other columns
   int64_t rows = 0;
   int32_t q_heads = 0;
   const float* bias = nullptr;    // may be null
@@ -154,11 +158,13 @@ void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer
 // in bf16 on tensor cores: q and the softmax weights, each as the sum of two bf16, which keep 16 bits; keys
 // and values go through once for the rows of a tile (neighbours of one sequence, positions ascending, or
 // nodes of one tree) and all their heads, splits with tails of nodes for each row apart. With KV in fp32 by
-// plain kernels, row by row. Values are V's first value_dim() dimensions, where V is K (KvLayer).
+// plain kernels, row by row. Values are V's first value_dim() dimensions, where V is K (KvLayer). With a
+// gate, out[m, h, :] is multiplied by sigmoid(gate[m, h, :]).
 struct AttentionArguments {
   const float* q = nullptr;  // [rows, q_stride]
   int64_t q_stride = 0;
-  void* out = nullptr;  // [rows, heads * value_dim] of `out_type`
+  const float* gate = nullptr;  // [rows, q_stride], may be null
+  void* out = nullptr;          // [rows, heads * value_dim] of `out_type`
   WeightType out_type = WeightType::kFloat32;
   int64_t rows = 0;
   int32_t heads = 0;

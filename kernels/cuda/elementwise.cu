@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int d = layer.head_dim;
   const HeadPairs pairs{a.turned, d / 2, a.interleaved};
   const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + layer.kv_heads;
-  float* head = a.qkv + unit * d;
+  float* head = a.qkv + m * a.stride + h * d;
   // As in attention: written several kernels ago, but perhaps after this multiprocessor last read it.
   const int32_t position = load_of_others(batch.positions + m);
   constexpr auto kTokens = static_cast<int32_t>(kBlockTokens);
@@ -340,10 +340,12 @@ void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer
   if (units == 0) return;
   const LaunchShape shape{
       .grid_x = static_cast<unsigned>((units + kWarps - 1) / kWarps), .threads = kThreads, .early = true};
+  RopeArguments a = arguments;
+  if (a.stride == 0) a.stride = int64_t{a.q_heads + 2 * layer.kv_heads} * layer.head_dim;
   if (layer.type == KvType::kBFloat16)
-    launch(stream, shape, &rotate_heads<bf16>, batch, layer, arguments);
+    launch(stream, shape, &rotate_heads<bf16>, batch, layer, a);
   else
-    launch(stream, shape, &rotate_heads<float>, batch, layer, arguments);
+    launch(stream, shape, &rotate_heads<float>, batch, layer, a);
 }
 
 void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,

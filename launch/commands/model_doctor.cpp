@@ -194,6 +194,10 @@ void add_devices(const WeightMap& map, const ModelConfig& config, std::string& o
   add_line(out, "on a CUDA device",
            bytes.ok() ? fmt::format("--weight-format auto  {}", in_bytes(static_cast<double>(*bytes)))
                       : "not as it is stored: " + printable(bytes.status().message()));
+  if (const int64_t states = cuda_state_bytes(config, {}); bytes.ok() && states > 0)
+    add_line(out, "",
+             fmt::format("recurrent states      {} for each text of --max-num-seqs, taken at the start",
+                         in_bytes(static_cast<double>(states))));
 }
 
 void add_kv(const ModelConfig& c, const WeightMap& map, std::string& out) {

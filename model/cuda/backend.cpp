@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "model/cuda/memory_plan.h"
 #include "model/cuda/model.h"
 
 namespace outrider {
@@ -41,6 +42,10 @@ Result<int64_t> cuda_weight_bytes(const WeightMap& map, const ModelConfig& confi
   ASSIGN_OR_RETURN(const cuda::WeightPlan plan,
                    cuda::plan_weights(map, config, ShardPlan(config, shard), WeightFormat::kAuto));
   return plan.bytes;
+}
+
+int64_t cuda_state_bytes(const ModelConfig& config, Shard shard) {
+  return cuda::state_floats(config, ShardPlan(config, shard)) * static_cast<int64_t>(sizeof(float));
 }
 
 std::vector<std::string> describe_cuda() {

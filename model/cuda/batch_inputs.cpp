@@ -1,35 +1,40 @@
 #include "model/cuda/batch_inputs.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/log.h"
 
 namespace outrider::cuda {
 
-// In one piece: tokens, positions, row_table, tile_rows, tail_begins, tail_at, logit_rows, the tables in use,
-// and behind them the tails, so that their places count from the tables.
+// In one piece: tokens, positions, row_table, tile_rows, tail_begins, tail_at, logit_rows, the sequences of
+// gated delta nets, the tables in use, and behind them the tails, so that their places count from the tables.
 BatchInputs::BatchInputs(int64_t max_rows, int64_t max_logit_rows, int64_t max_positions,
-                         const AttentionTiles& tiles, EmbeddedIds ids)
+                         const AttentionTiles& tiles, EmbeddedIds ids, bool has_states)
     : max_rows_(max_rows),
       max_logit_rows_(max_logit_rows),
       table_stride_(kv_blocks_for(max_positions)),
+      state_ints_(has_states ? max_rows * kDeltaSequenceInts : 0),
       tiles_(tiles),
       ids_(ids),
-      staging_(6 * max_rows + max_logit_rows + max_rows * table_stride_ + path_slots(max_rows)),
+      staging_(6 * max_rows + max_logit_rows + state_ints_ + max_rows * table_stride_ + path_slots(max_rows)),
       memory_(staging_.size()),
       device_(view(memory_.data())) {}
 
 DeviceBatch BatchInputs::view(int32_t* base) const {
+  int32_t* const sequences = base + 6 * max_rows_ + max_logit_rows_;
+  int32_t* const tables = sequences + state_ints_;
   return {.tokens = base,
           .positions = base + max_rows_,
           .row_table = base + 2 * max_rows_,
-          .tables = base + 6 * max_rows_ + max_logit_rows_,
+          .tables = tables,
           .tile_rows = base + 3 * max_rows_,
           .logit_rows = base + 6 * max_rows_,
           .tail_begins = base + 4 * max_rows_,
           .tail_at = base + 5 * max_rows_,
-          .tails = base + 6 * max_rows_ + max_logit_rows_,
-          .table_stride = table_stride_};
+          .tails = tables,
+          .table_stride = table_stride_,
+          .sequences = reinterpret_cast<const DeltaSequence*>(sequences)};
 }
 
 void BatchInputs::tile_rows(int32_t first_row, int32_t rows, int32_t* tile_rows) const {
@@ -39,12 +44,16 @@ void BatchInputs::tile_rows(int32_t first_row, int32_t rows, int32_t* tile_rows)
     tile_rows[row] = std::min({tiles_.rows, end - row, turn_rows - row % turn_rows});
 }
 
-void BatchInputs::send(std::span<const BatchSlice> batch, const KvCache& kv, StreamView stream) {
+void BatchInputs::send(std::span<const BatchSlice> batch, const KvCache& kv, StreamView stream,
+                       std::span<const RecurrentStates::Planned> states) {
+  CHECK(states.size() == (state_ints_ > 0 ? batch.size() : 0), "{} states for {} slices", states.size(),
+        batch.size());
   sent_.synchronize();
   int32_t* base = staging_.data();
   int32_t *tokens = base, *positions = base + max_rows_, *row_table = base + 2 * max_rows_,
           *tiles = base + 3 * max_rows_, *tail_begins = base + 4 * max_rows_, *tail_at = base + 5 * max_rows_,
-          *logit_rows = base + 6 * max_rows_, *tables = logit_rows + max_logit_rows_;
+          *logit_rows = base + 6 * max_rows_, *const sequences = logit_rows + max_logit_rows_,
+          *tables = sequences + state_ints_;
   int32_t* tail = tables + static_cast<int64_t>(batch.size()) * table_stride_;
   int32_t row = 0;
   for (size_t s = 0; s < batch.size(); ++s) {
@@ -66,9 +75,23 @@ void BatchInputs::send(std::span<const BatchSlice> batch, const KvCache& kv, Str
       tail_at[row] = static_cast<int32_t>(tail - tables);
       if (!is_in_place) tail = place.write_path(slot, tail);
     }
+    if (!states.empty()) {
+      const DeltaSequence sequence{.place = states[s].place,
+                                   .held = static_cast<int32_t>(states[s].held),
+                                   .hold = static_cast<int32_t>(states[s].hold),
+                                   .first_row = first_row,
+                                   .rows = row - first_row,
+                                   .chain_rows = in_place,
+                                   .chain_end = static_cast<int32_t>(place.first_slot) + in_place,
+                                   .tree_begin = static_cast<int32_t>(place.tree_begin)};
+      std::memcpy(sequences + static_cast<int64_t>(s) * kDeltaSequenceInts, &sequence, sizeof(sequence));
+    }
     tile_rows(first_row, in_place, tiles);
     tile_rows(first_row + in_place, row - first_row - in_place, tiles);
   }
+  // A graph has a place for as many sequences as rows.
+  const auto used = static_cast<int64_t>(states.size());
+  if (used > 0) std::fill_n(sequences + used * kDeltaSequenceInts, (row - used) * kDeltaSequenceInts, 0);
   copy(memory_.data(), staging_.data(), tail - base, stream);
   sent_.record(stream);
 }

@@ -5,8 +5,9 @@
 #include <span>
 
 #include "base/cuda.h"
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/delta_ops.h"
 #include "model/batch.h"
+#include "model/recurrent_states.h"
 
 namespace outrider::cuda {
 
@@ -21,10 +22,12 @@ class BatchInputs {
  public:
   // At most max_rows tokens of at most max_rows sequences of at most max_positions tokens.
   BatchInputs(int64_t max_rows, int64_t max_logit_rows, int64_t max_positions, const AttentionTiles& tiles,
-              EmbeddedIds ids);
+              EmbeddedIds ids, bool has_states);
 
-  // After append_batch. Waits until the copy before has been read.
-  void send(std::span<const BatchSlice> batch, const KvCache& kv, StreamView stream);
+  // After append_batch. Waits until the copy before has been read. states: of every slice, in order, where
+  // the model has any.
+  void send(std::span<const BatchSlice> batch, const KvCache& kv, StreamView stream,
+            std::span<const RecurrentStates::Planned> states = {});
   const DeviceBatch& device() const { return device_; }
   // Where a kernel puts what it knows better than the host.
   int32_t* tokens() const { return memory_.data(); }
@@ -36,6 +39,7 @@ class BatchInputs {
   void tile_rows(int32_t first_row, int32_t rows, int32_t* tile_rows) const;
 
   int64_t max_rows_, max_logit_rows_, table_stride_;
+  int64_t state_ints_;  // of all sequences
   AttentionTiles tiles_;
   EmbeddedIds ids_;
   PinnedBuffer<int32_t> staging_;

@@ -39,11 +39,13 @@ Status MemoryPlan::check(const ModelOptions& options) const {
                     "--kv-dtype fp32, or --device cpu",
                     config.head_dim));
   const int64_t working = activation_bytes(options) + draw_bytes(options);
-  const int64_t needed = weights.bytes + kv_bytes() + working;
-  const std::string text = fmt::format(
+  const int64_t needed = weights.bytes + kv_bytes() + state_bytes() + working;
+  std::string text = fmt::format(
       "device {} ({}, {:.1f} GB free): weights {:.2f} GB, KV cache {:.2f} GB, activations {:.2f} GB",
       options.device.index, device.name, gigabytes(device.free_bytes), gigabytes(weights.bytes),
       gigabytes(kv_bytes()), gigabytes(working));
+  if (states > 0)
+    text += fmt::format(", recurrent states {:.2f} GB for {} sequences", gigabytes(state_bytes()), states);
   if (needed > device.free_bytes)
     return resource_exhausted(
         text +

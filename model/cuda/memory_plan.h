@@ -1,6 +1,9 @@
 // Device memory of a model, computed before it is allocated.
 #pragma once
 
+#include <algorithm>
+
+#include "kernels/cuda/delta_ops.h"
 #include "kernels/cuda/product_rule.h"
 #include "model/cuda/batch_inputs.h"
 #include "model/cuda/token_runner.h"
@@ -10,6 +13,18 @@
 #include "model/model.h"
 
 namespace outrider::cuda {
+
+// Floats of a sequence's recurrent state on a rank: in one layer, and in all.
+inline int64_t layer_state_floats(const ShardPlan& shard) {
+  if (!shard.delta_net) return 0;
+  const DeltaNetPart& own = *shard.delta_net;
+  return delta_state_floats(own.values.size(), own.key_dim, own.value_dim);
+}
+inline int64_t state_floats(const ModelConfig& config, const ShardPlan& shard) {
+  return layer_state_floats(shard) *
+         std::count_if(config.layers.begin(), config.layers.end(),
+                       [](const LayerKind& layer) { return layer.mixer == Mixer::kDeltaNet; });
+}
 
 struct MemoryPlan {
   MemoryPlan(const ModelConfig& model_config, const ModelOptions& o, const WeightPlan& weight_plan)
@@ -22,7 +37,10 @@ struct MemoryPlan {
                                (o.kv == ModelOptions::Kv::kAuto && activation() == WeightType::kBFloat16)
                            ? KvType::kBFloat16
                            : KvType::kFloat32,
-                       o.aux_layers.size())) {}
+                       o.aux_layers.size())),
+        states(!config.delta_net       ? 0
+               : o.state_sequences > 0 ? o.state_sequences
+                                       : o.max_logit_rows) {}
 
   WeightType activation() const { return weights.types.activation(); }
   // Columns of the widest MLP. A mixture of experts counts as one MLP.
@@ -45,11 +63,14 @@ struct MemoryPlan {
   }
   // Columns of a layer's first product, and of what goes into its last one in front of the MLP.
   int64_t projected_columns() const {
-    return std::max(attention_inputs(config, shard).front().n, 3 * shard.conv_channels.size());
+    return std::max({attention_inputs(config, shard).front().n, 3 * shard.conv_channels.size(),
+                     delta_input(config, shard).n});
   }
   int64_t attended_columns() const {
-    return std::max(shard.query_heads.size() * layer().value_dim(), shard.conv_channels.size());
+    return std::max({shard.query_heads.size() * layer().value_dim(), shard.conv_channels.size(),
+                     shard.delta_net ? shard.delta_net->value_size() : 0});
   }
+  int64_t state_bytes() const { return 4 * states * state_floats(config, shard); }
   int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, latent_dim(), kv_blocks); }
   AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
     const int64_t heads = shard.query_heads.size();
@@ -75,7 +96,7 @@ struct MemoryPlan {
   }
   int64_t activation_bytes(const ModelOptions& options) const;
   int64_t draw_bytes(const ModelOptions& options) const {
-    if (options.run_sequences == 0) return 0;
+    if (options.run_sequences == 0 || config.delta_net) return 0;
     const int64_t tokens = kv_blocks * kBlockTokens;
     return DeviceDraws::bytes_for(run_limits(options.run_sequences, config.vocab_size, tokens)) +
            DeviceRanking::bytes_for(look_limits(options.max_logit_rows, config.vocab_size, tokens));
@@ -88,6 +109,7 @@ struct MemoryPlan {
   ShardPlan shard;
   int64_t kv_blocks;
   KvShape kv;
+  int64_t states;  // recurrent ones, each of a sequence
 };
 
 }  // namespace outrider::cuda

@@ -39,16 +39,18 @@ CudaModel::CudaModel(const MemoryPlan& plan, const ModelOptions& options, Collec
       kv_(std::move(storage), plan.kv_blocks),
       tiles_(plan.tiles(device_.shared_bytes, max_positions_)),
       inputs_(options.max_rows, options.max_logit_rows, max_positions_, tiles_,
-              {config_.vocab_size, options.stand_in}),
+              {config_.vocab_size, options.stand_in}, config_.delta_net.has_value()),
       group_(connect_devices(collectives)),
       rope_(rope_tables(config_, LayerRope::kMain, max_positions_, *stream_)),
       local_rope_(rope_tables(config_, LayerRope::kLocal, max_positions_, *stream_)),
       act_(std::make_unique<Activations>(plan, options, max_positions_)),
-      expert_work_(most_expert_work(weights_)) {
+      expert_work_(most_expert_work(weights_)),
+      states_(config_.delta_net ? std::make_unique<DeviceStates>(plan, *stream_) : nullptr) {
   CHECK(options_.exit_layer >= 0 && options_.exit_layer <= config_.num_layers, "exit layer {} of {}",
         options_.exit_layer, config_.num_layers);
   prepare_matmul(device_.shared_bytes);
   prepare_attention(device_.shared_bytes);
+  if (states_) prepare_delta_nets();
   // All ranks must queue the same group operations, whichever ranks keep hidden states.
   const char own = std::count(options_.aux_layers.begin(), options_.aux_layers.end(), config_.num_layers) > 0;
   std::vector<char> all(static_cast<size_t>(collectives.size()));
@@ -162,8 +164,15 @@ Result<DeviceLogits> CudaModel::forward_through(int64_t layers, std::span<const 
         options_.max_logit_rows);
   use_device(options_.device.index);
   RETURN_IF_ERROR(append_batch(kv_, batch, max_positions_));
-  inputs_.send(batch, kv_, *stream_);
+  if (states_) {
+    // Later layers get no rows of the tokens of a shorter pass, so the states of no layer take them in.
+    states_->begin(batch, kv_, layers == config_.num_layers, *stream_);
+    inputs_.send(batch, kv_, *stream_, states_->planned());
+  } else {
+    inputs_.send(batch, kv_, *stream_);
+  }
   queue_pass(layers, rows, logit_rows);
+  if (states_) states_->end(kv_);
   return DeviceLogits{.logits = TensorView<float, 2>(act_->logits.data(), {logit_rows, act_->vocab}),
                       .vocab_range = plan_.vocab,
                       .vocab_size = config_.vocab_size,
@@ -185,7 +194,8 @@ void CudaModel::read_hidden_states(KvHandle sequence, int64_t index, std::span<f
 }
 
 std::unique_ptr<TokenRunner> CudaModel::make_runner(int64_t vocab_size) {
-  if (options_.run_sequences == 0 || is_split()) return nullptr;
+  // Which tokens recurrent states take in is decided on the host, between passes.
+  if (options_.run_sequences == 0 || is_split() || states_) return nullptr;
   return std::make_unique<CudaTokenRunner>(*this, vocab_size);
 }
 

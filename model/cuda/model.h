@@ -8,6 +8,7 @@
 #include "base/cuda.h"
 #include "comm/device_group.h"
 #include "model/cuda/batch_inputs.h"
+#include "model/cuda/device_states.h"
 #include "model/cuda/rope_tables.h"
 #include "model/cuda/weights.h"
 #include "model/kv/cuda_kv_storage.h"
@@ -83,10 +84,11 @@ class CudaModel final : public Model {
   NormArguments norm_arguments(const float* added, const float* weight) const;
   // Adds the output of this layer's MLP to the residual stream; -1: adds nothing.
   NormArguments norm_behind_mlp(int64_t layer, const float* weight) const;
-  // The residual stream's sum and norm in front of a layer, then its attention or its short convolution.
+  // The residual stream's sum and norm in front of a layer, then what it mixes tokens with.
   void queue_mixer(int64_t layer, int64_t rows);
   void queue_attention(int64_t layer, int64_t rows);
   void queue_convolution(int64_t layer, int64_t rows);
+  void queue_delta_net(int64_t layer, int64_t rows);
   // Queries, and keys and values in the cache, of normed rows.
   void queue_projections(int64_t layer, const KvLayer& kv, int64_t rows);
   // Keeps the residual stream of all rows where a tap asks for this layer's input, or for the last layer's
@@ -113,6 +115,7 @@ class CudaModel final : public Model {
   RopeTables rope_, local_rope_;        // local_rope_: of layers with the local rotation, if there are any
   std::unique_ptr<Activations> act_;
   DeviceBuffer<int32_t> expert_work_;  // MixtureRoom's
+  std::unique_ptr<DeviceStates> states_;  // null where the model has no gated delta nets
   bool any_last_aux_layer_ = false;    // some rank keeps what the last layer yields
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Graph>> graphs_;  // by layers and rows
 };

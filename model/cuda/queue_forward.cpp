@@ -92,7 +92,43 @@ void CudaModel::queue_mixer(int64_t layer, int64_t rows) {
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
   queue_hidden_states(layer, rows);
-  config_.is_conv(layer) ? queue_convolution(layer, rows) : queue_attention(layer, rows);
+  switch (config_.layer(layer).mixer) {
+    case Mixer::kAttention:
+      return queue_attention(layer, rows);
+    case Mixer::kShortConv:
+      return queue_convolution(layer, rows);
+    case Mixer::kDeltaNet:
+      return queue_delta_net(layer, rows);
+  }
+}
+
+void CudaModel::queue_delta_net(int64_t layer, int64_t rows) {
+  const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
+  const DeltaNetPart& own = *plan_.delta_net;
+  const int64_t columns = own.row_size() + own.value_size();
+  multiply(rows, act_->normed.data(), config_.hidden_size, w.qkv, act_->qkv.data(), columns);
+  const KvLayer kept = storage_.layer(layer);
+  DeltaNetArguments arguments{.projected = act_->qkv.data(),
+                              .stride = columns,
+                              .rows = rows,
+                              .key_heads = static_cast<int32_t>(own.keys.size()),
+                              .value_heads = static_cast<int32_t>(own.values.size()),
+                              .key_dim = static_cast<int32_t>(own.key_dim),
+                              .value_dim = static_cast<int32_t>(own.value_dim),
+                              .taps = static_cast<int32_t>(config_.delta_net->taps),
+                              .epsilon = static_cast<float>(config_.rms_norm_eps),
+                              .conv = w.conv.data(),
+                              .rate = w.delta_net.rate.data(),
+                              .dt_bias = w.delta_net.dt_bias.data(),
+                              .norm = w.delta_net.norm.data(),
+                              .out = act_->attended.data(),
+                              .type = weights_.types.activation(),
+                              .multiprocessors = device_.multiprocessors};
+  states_->place(layer, arguments);
+  store_delta_rows(*stream_, inputs_.device(), kept, arguments);
+  update_delta_states(*stream_, inputs_.device(), kept, arguments);
+  gate_delta_outputs(*stream_, arguments);
+  multiply(rows, act_->attended.data(), own.value_size(), w.o, act_->partial.data(), config_.hidden_size);
 }
 
 void CudaModel::queue_convolution(int64_t layer, int64_t rows) {
@@ -126,6 +162,9 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
   attention(*stream_, inputs_.device(), kv,
             {.q = is_latent ? act_->latent.queries.data() : act_->qkv.data(),
              .q_stride = is_latent ? act_->q_size : act_->qkv_size,
+             .gate = config_.attention_gate
+                         ? act_->qkv.data() + (heads + 2 * plan_.kv_heads.size()) * config_.head_dim
+                         : nullptr,
              .out = act_->attended.data(),
              .out_type = weights_.types.activation(),
              .rows = rows,
@@ -156,6 +195,7 @@ void CudaModel::queue_projections(int64_t layer, const KvLayer& kv, int64_t rows
   const RopeTables& rope = kind == LayerRope::kLocal ? local_rope_ : rope_;
   rotate_and_store(*stream_, inputs_.device(), kv,
                    {.qkv = act_->qkv.data(),
+                    .stride = act_->qkv_size,
                     .rows = rows,
                     .q_heads = static_cast<int32_t>(plan_.query_heads.size()),
                     .bias = w.qkv_bias.data(),

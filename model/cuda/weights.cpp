@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "kernels/cuda/delta_ops.h"
 #include "kernels/cuda/latent_ops.h"
 #include "model/cuda/part_weights.h"
 #include "model/weights.h"
@@ -15,6 +16,15 @@ void count_bytes(DeviceWeights& weights) {
   weights.bytes = weights.head.bytes() + weights.embedding.bytes();
   for (const DeviceLayer& l : weights.layers)
     weights.bytes += l.qkv.bytes() + l.latent.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
+}
+
+DeviceDeltaNet upload_delta_net(const DeltaNetSources& s, StreamView stream) {
+  std::vector<float> rate = read_vector(s.decay);
+  if (!s.is_rate)
+    for (float& each : rate) each = -std::exp(each);
+  return {.rate = to_device(rate, stream),
+          .dt_bias = to_device(read_vector(s.dt_bias), stream),
+          .norm = to_device(read_vector(s.norm), stream)};
 }
 
 // Not of what is held apart, by head, as numbers (plan_heads).
@@ -86,11 +96,10 @@ MlpColumns mlp_columns(const ModelConfig& config, const ShardPlan& plan, bool ha
 
 Status check_heads(const ModelConfig& c) {
   constexpr int64_t kMaxHeadDim = 256, kMaxLatentDim = 1024;
-  if (c.delta_net || c.attention_gate)
+  if (c.delta_net && c.delta_net->key_dim > kMostDeltaKeyDim)
     return unsupported(
-        fmt::format("{}: gated delta nets and gated attention have no CUDA kernels yet; run with "
-                    "--device cpu",
-                    architecture_name(c.family)));
+        fmt::format("linear_key_head_dim {}: the CUDA kernels take at most {}; run with --device cpu",
+                    c.delta_net->key_dim, kMostDeltaKeyDim));
   if (!c.latent && c.head_dim > kMaxHeadDim)
     return unsupported(fmt::format("head_dim {}: the CUDA kernels take at most {}", c.head_dim, kMaxHeadDim));
   if (!c.latent) return {};
@@ -110,10 +119,17 @@ Status check_heads(const ModelConfig& c) {
 }
 
 std::vector<MatrixSize> attention_inputs(const ModelConfig& c, const ShardPlan& plan) {
-  if (!c.latent) return {{(plan.query_heads.size() + 2 * plan.kv_heads.size()) * c.head_dim, c.hidden_size}};
+  const int64_t gates = c.attention_gate ? plan.query_heads.size() : 0;
+  if (!c.latent)
+    return {{(plan.query_heads.size() + 2 * plan.kv_heads.size() + gates) * c.head_dim, c.hidden_size}};
   const int64_t q = plan.query_heads.size() * c.latent->query_dim();
   if (c.latent->q_rank == 0) return {{q + c.head_dim, c.hidden_size}};
   return {{c.latent->q_rank + c.head_dim, c.hidden_size}, {q, c.latent->q_rank}};
+}
+
+MatrixSize delta_input(const ModelConfig& c, const ShardPlan& plan) {
+  if (!plan.delta_net) return {};
+  return {plan.delta_net->row_size() + plan.delta_net->value_size(), c.hidden_size};
 }
 
 Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
@@ -178,10 +194,15 @@ WeightPlan plan_weights(const ModelConfig& c, const ShardPlan& plan, WeightForma
   const int64_t channels = plan.conv_channels.size();
   const int64_t convolution =
       bytes(3 * channels, c.hidden_size) + bytes(c.hidden_size, channels, plan.conv_leaf_ends);
+  const MatrixSize delta = delta_input(c, plan);
+  const int64_t delta_net = plan.delta_net
+                                ? bytes(delta.n, delta.k) + bytes(c.hidden_size, plan.delta_net->value_size(),
+                                                                  plan.delta_net->leaf_ends)
+                                : 0;
   WeightPlan all;
   int64_t layers = 0;
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    layers += c.is_conv(i) ? convolution : attention;
+    layers += c.is_conv(i) ? convolution : c.is_delta_net(i) ? delta_net : attention;
     const MlpColumns columns = mlp_columns(c, plan, c.layer(i).has_experts);
     layers +=
         bytes(2 * columns.count, c.hidden_size) + bytes(c.hidden_size, columns.count, columns.leaf_ends);
@@ -219,6 +240,7 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
     l.sinks = to_device(read_vector(s.sinks), stream);
     l.conv = to_device(read_vector(s.conv), stream);
+    if (s.delta_net) l.delta_net = upload_delta_net(*s.delta_net, stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
     if (s.latent)
       upload_latents(*s.latent, config, types.layers, uploader, stream, l);
@@ -275,15 +297,26 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
       l.attention_out_norm = ones(c.hidden_size);
       l.mlp_out_norm = ones(c.hidden_size);
     }
-    const bool is_conv = c.is_conv(i);
-    if (c.qk_norm != QkNorm::kNone && !is_conv) {
+    const Mixer mixer = c.layer(i).mixer;
+    const bool is_conv = mixer == Mixer::kShortConv, is_delta_net = mixer == Mixer::kDeltaNet;
+    if (c.qk_norm != QkNorm::kNone && mixer == Mixer::kAttention) {
       const bool whole = c.qk_norm == QkNorm::kWhole;
       l.q_norm = ones(whole ? plan.query_heads.size() * c.head_dim : c.head_dim);
       l.k_norm = ones(whole ? plan.kv_heads.size() * c.head_dim : c.head_dim);
     }
     const std::vector<MatrixSize> inputs = attention_inputs(c, plan), of_heads = head_matrices(c, plan);
-    l.qkv = matrix(is_conv ? 3 * plan.conv_channels.size() : inputs[0].n, inputs[0].k);
+    l.qkv = matrix(is_conv        ? 3 * plan.conv_channels.size()
+                   : is_delta_net ? delta_input(c, plan).n
+                                  : inputs[0].n,
+                   inputs[0].k);
     if (is_conv) l.conv = ones(c.conv_taps * plan.conv_channels.size());
+    if (is_delta_net) {
+      const DeltaNetPart& own = *plan.delta_net;
+      l.conv = ones(c.delta_net->taps * (2 * own.key_size() + own.value_size()));
+      const std::vector<float> rates(static_cast<size_t>(own.values.size()), -1.0f);
+      l.delta_net = {
+          .rate = to_device(rates, stream), .dt_bias = ones(own.values.size()), .norm = ones(own.value_dim)};
+    }
     if (inputs.size() > 1) l.latent.q = matrix(inputs[1].n, inputs[1].k);
     if (c.latent) {
       l.latent.q_norm = ones(c.latent->q_rank);
@@ -293,7 +326,9 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
       l.latent.value_up = one_matrix(numbers, of_heads[1].n, of_heads[1].k, {of_heads[1].k});
     }
     l.o = is_conv ? matrix(c.hidden_size, plan.conv_channels.size(), plan.conv_leaf_ends)
-                  : matrix(c.hidden_size, plan.query_heads.size() * c.output_dim(), plan.attention_leaf_ends);
+          : is_delta_net
+              ? matrix(c.hidden_size, plan.delta_net->value_size(), plan.delta_net->leaf_ends)
+              : matrix(c.hidden_size, plan.query_heads.size() * c.output_dim(), plan.attention_leaf_ends);
     if (c.attention_sinks) l.sinks = ones(plan.query_heads.size());
     const bool has_experts = c.layer(i).has_experts;
     const MlpColumns columns = mlp_columns(c, plan, has_experts);

@@ -50,19 +50,26 @@ struct DeviceLatent {
   int64_t bytes() const { return q.bytes() + key_up.bytes() + value_up.bytes(); }
 };
 
+// Vectors of a gated delta net, of this rank's heads.
+struct DeviceDeltaNet {
+  DeviceBuffer<float> rate, dt_bias;  // [value heads]: -exp(A_log), and its bias
+  DeviceBuffer<float> norm;           // [value_dim]
+};
+
 // Vectors that a model lacks are empty: a null pointer. A layer with a short convolution has its in_proj in
-// `qkv` and its out_proj in `o`.
+// `qkv` and its out_proj in `o`. One with a gated delta net has [q + k + v + b + a + gate] in `qkv`.
 struct DeviceLayer {
   DeviceBuffer<float> attention_norm, mlp_norm, q_norm, k_norm;
   DeviceBuffer<float> attention_out_norm, mlp_out_norm;  // of what attention and MLP yield
   DeviceBuffer<float> qkv_bias, o_bias, gate_up_bias, down_bias;
   DeviceBuffer<float> sinks;                    // [query heads of this rank]
-  DeviceBuffer<float> conv;                     // [taps, channels of this rank] of a short convolution
+  DeviceBuffer<float> conv;                     // [taps, channels of this rank] of a convolution
   DeviceBuffer<float> router, shared_gate;      // of a mixture: [experts, hidden], [hidden]
   DeviceBuffer<float> router_bias, correction;  // [experts]
   DeviceBuffer<float> expert_down_bias;         // [experts, hidden]; gate_up_bias is as gate_up's rows are
   DeviceStack qkv, o, gate_up, down;            // of a mixture: all experts as one MLP (ExpertColumns)
   DeviceLatent latent;
+  DeviceDeltaNet delta_net;
 };
 
 // Weight types of a model's matrices: those of the layers, and those of embedding and output head. Both take
@@ -114,6 +121,9 @@ struct MatrixSize {
   int64_t n = 0, k = 0;
 };
 std::vector<MatrixSize> attention_inputs(const ModelConfig& config, const ShardPlan& plan);
+
+// The same of a gated delta net's first product; 0 without one.
+MatrixSize delta_input(const ModelConfig& config, const ShardPlan& plan);
 
 // How the columns of a mixture's experts lie on a rank.
 ExpertColumns expert_columns(const ExpertConfig& config, Shard shard);

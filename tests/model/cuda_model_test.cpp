@@ -16,14 +16,12 @@ std::string testing::no_suite_device() {
 // The emulation takes its time; these differ in everything that its kernels see: sizes, biases, norms, types.
 std::vector<std::string> testing::suite_models() {
   if (cuda::version_text() == "emulation")
-    return {
-        "llama-bias",  "qwen2",    "qwen3-bf16", "gemma2",      "gemma3",  "olmo2",       "granite",
-        "phi3",        "smollm3",  "mixtral",    "qwen2-moe",   "gpt-oss", "deepseek-v2", "deepseek-v2-lite",
-        "deepseek-v3", "glm4-moe", "minimax-m2", "ernie45-moe", "hunyuan", "lfm2",        "lfm2-moe"};
+    return {"llama-bias", "qwen2",      "qwen3-bf16",  "gemma2",           "gemma3",
+            "olmo2",      "granite",    "phi3",        "smollm3",          "mixtral",
+            "qwen2-moe",  "gpt-oss",    "deepseek-v2", "deepseek-v2-lite", "deepseek-v3",
+            "glm4-moe",   "minimax-m2", "ernie45-moe", "hunyuan",          "lfm2",
+            "lfm2-moe",   "qwen3-next", "qwen3.5",     "qwen3.5-moe"};
   std::vector<std::string> names = kFamilyModels;
-  std::erase_if(names, [](const std::string& name) {  // CpuModel alone has gated delta nets
-    return read_model_config(golden_model(name)).value().delta_net.has_value();
-  });
   names.insert(names.begin(), kGoldenModels.begin(), kGoldenModels.end());
   return names;
 }
@@ -62,8 +60,8 @@ TEST_F(CudaModelTest, AgreesWithTheCpu) {
 // bf16 rounds is compared with what it rounds on the CPU, against the distance of both from fp32.
 TEST_F(CudaModelTest, FamiliesInBf16KeepTheirBitsAndStayClose) {
   auto single = make_single_collectives();
-  for (const char* name :
-       {"gemma2", "olmo2", "phi3", "smollm3", "qwen3-moe", "deepseek-v2", "deepseek-v3", "lfm2"}) {
+  for (const char* name : {"gemma2", "olmo2", "phi3", "smollm3", "qwen3-moe", "deepseek-v2", "deepseek-v3",
+                           "lfm2", "qwen3-next", "qwen3.5"}) {
     const auto path = testing::golden_model(name);
     const ModelOptions options{.device = suite_device(), .weight_format = WeightFormat::kBFloat16};
     auto model = testing::load_or_die(path, options, *single);
