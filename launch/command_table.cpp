@@ -106,7 +106,7 @@ std::vector<Command> all_commands() {
                              .run = run_study,
                              .is_one_process = true}),
       command<QuantizeOptions>({.name = "quantize",
-                                .help = "Write a model directory with int8, int4 or fp8 weights",
+                                .help = "Write a model with fewer bits a weight, as a directory or a GGUF file",
                                 .add_flags = add_quantize_options,
                                 .run = run_quantize,
                                 .is_one_process = true}),

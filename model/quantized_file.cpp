@@ -5,9 +5,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/json_text.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/quantize.h"
+#include "model/weight_output.h"
 #include "model/weights.h"
 #include "model_files/weight_map.h"
 
@@ -66,12 +66,7 @@ std::string header_of(const std::vector<Item>& items) {
     add(tensor.name, stored_dtype(*item.type), {n, columns}, n * columns);
     add(tensor.name + kScalesSuffix, Dtype::kBF16, {n, groups_of(item)}, 2 * n * groups_of(item));
   }
-  std::string text = json_text(header);
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // the format's convention: data are aligned
-  const uint64_t length = text.size();
-  std::string bytes(sizeof length, '\0');
-  std::memcpy(bytes.data(), &length, sizeof length);
-  return bytes + text;
+  return safetensors_beginning(header);
 }
 
 // One row: integers as the file holds them, and its scales.
@@ -98,8 +93,6 @@ void quantize_row(const Item& item, std::span<const PackedMatrix::Group> groups,
   }
 }
 
-bool write(std::FILE* to, const void* data, size_t bytes) { return std::fwrite(data, 1, bytes, to) == bytes; }
-
 bool write_matrix(const Item& item, ThreadPool& pool, std::FILE* to) {
   const TensorInfo& tensor = *item.tensor;
   const int64_t n = tensor.shape[0], columns = stored_columns(*item.type, tensor.shape[1]);
@@ -115,10 +108,10 @@ bool write_matrix(const Item& item, ThreadPool& pool, std::FILE* to) {
         quantize_row(item, layout.groups(), first + row, integers.data() + row * columns,
                      scales.data() + (first + row) * groups);
     });
-    if (!write(to, integers.data(), static_cast<size_t>(rows * columns))) return false;
+    if (!write_bytes(to, integers.data(), static_cast<size_t>(rows * columns))) return false;
   }
   release_pages(tensor.data);
-  return write(to, scales.data(), scales.size() * sizeof(bf16));
+  return write_bytes(to, scales.data(), scales.size() * sizeof(bf16));
 }
 
 }  // namespace
@@ -140,10 +133,10 @@ Status write_quantized(const TensorFiles& files, const ModelConfig& config, Weig
   const auto total = static_cast<int64_t>(files.total_bytes());
   int64_t done = 0;
   const std::string header = header_of(items);
-  bool ok = write(to, header.data(), header.size());
+  bool ok = write_bytes(to, header.data(), header.size());
   for (const Item& item : items) {
     ok = ok && (item.type ? write_matrix(item, pool, to)
-                          : write(to, item.tensor->data.data(), item.tensor->data.size()));
+                          : write_bytes(to, item.tensor->data.data(), item.tensor->data.size()));
     done += static_cast<int64_t>(item.tensor->data.size());
     if (progress) progress(done, total);
   }

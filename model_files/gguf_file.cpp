@@ -296,7 +296,10 @@ Result<GgufContent> GgufReader::read() {
   if (tensors > kMaxTensors || keys > kMostKeys)
     return damaged(fmt::format("its header counts {} tensors and {} keys", tensors, keys));
   GgufContent content;
+  const uint64_t first_key = at_;
   RETURN_IF_ERROR(read_values(keys, content));
+  content.key_count = keys;
+  content.key_bytes = file_.subspan(first_key, at_ - first_key);
   for (uint64_t i = 0; i < tensors; ++i) {
     ASSIGN_OR_RETURN(TensorInfo tensor, tensor_info());
     content.tensors.push_back(std::move(tensor));

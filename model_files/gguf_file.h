@@ -33,6 +33,9 @@ using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string_view
 struct GgufContent {
   std::map<std::string, GgufValue, std::less<>> values;
   std::vector<TensorInfo> tensors;  // with the file's names; shapes outermost first
+  // Where the keys lie in the file.
+  uint64_t key_count = 0;
+  std::span<const std::byte> key_bytes;
 
   const GgufValue* find(std::string_view key) const;
   const TensorInfo* tensor(std::string_view name) const;

@@ -20,6 +20,7 @@
 #include "base/threads.h"
 #include "model_files/gguf_model.h"
 #include "model_files/gguf_parts.h"
+#include "model_files/stored_codes.h"
 #include "model_files/wrapper_config.h"
 
 namespace outrider {
@@ -134,12 +135,35 @@ SafetensorsFile::SafetensorsFile(MappedFile file, std::vector<TensorInfo> tensor
   for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
 }
 
+namespace {
+
+// A matrix that was stored in blocks of GGUF becomes one of that type (stored_codes.h).
+Status take_blocks(TensorInfo& tensor, const std::string& file) {
+  for (const Dtype type : {Dtype::kQ4K, Dtype::kQ6K, Dtype::kQ5_0, Dtype::kQ8_0}) {
+    const std::string suffix = block_suffix(type);
+    if (tensor.dtype != Dtype::kU8 || !tensor.name.ends_with(suffix)) continue;
+    const DtypeBlock block = dtype_block(type);
+    if (tensor.shape.size() != 2 || tensor.shape[1] % block.bytes != 0)
+      return malformed(
+          fmt::format("{}: {} is not as `outrider quantize` writes it: its rows are no whole blocks of {}",
+                      file, tensor.name, dtype_name(type)));
+    tensor.name.resize(tensor.name.size() - suffix.size());
+    tensor.dtype = type;
+    tensor.shape[1] = tensor.shape[1] / block.bytes * block.elements;
+    return {};
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   ASSIGN_OR_RETURN(std::vector<TensorInfo> tensors, parse_safetensors(file.bytes(), path.string()));
   std::set<std::string_view> names;
   for (TensorInfo& tensor : tensors) {
     tensor.name = text_model_name(std::move(tensor.name));
+    RETURN_IF_ERROR(take_blocks(tensor, path.string()));
     if (!names.insert(tensor.name).second)
       return malformed(fmt::format("{}: two tensors are {} of the text model", path.string(), tensor.name));
   }

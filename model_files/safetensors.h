@@ -66,6 +66,7 @@ class SafetensorsFile {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their data
   const TensorInfo* find(std::string_view name) const;                 // null if absent
   const std::filesystem::path& path() const { return file_.path(); }
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
   Status check_unchanged() const { return file_.check_unchanged(); }
 
  private:
@@ -96,6 +97,8 @@ class TensorFiles {
   std::vector<std::string_view> names() const;  // sorted
   size_t total_bytes() const;                   // of the data of all tensors
   Status check_unchanged() const;
+  // All bytes of the first file.
+  std::span<const std::byte> file_bytes() const { return files_.front().bytes(); }
 
  private:
   TensorFiles() = default;

@@ -5,6 +5,7 @@
 //   NAME.scales  BF16 [n, groups]     weight = code * scale
 // A group is 64 consecutive columns for int8 and fp8, 32 for int4. In o_proj and down_proj groups start anew
 // at every one of the 8 leaves of the contraction (shard.h), and the last group of a leaf may be shorter.
+// Or, in blocks of GGUF, NAME.Q4_K, NAME.Q6_K, NAME.Q5_0 or NAME.Q8_0: U8 [n, bytes of a row].
 // Everything else is as in the original. config.json gains {"quantization_config": {"quant_method":
 // "outrider", ...}}.
 #pragma once
@@ -36,6 +37,8 @@ constexpr Dtype stored_dtype(WeightType type) {
 inline int64_t stored_columns(WeightType type, int64_t k) {
   return type == WeightType::kInt4 ? (k + 1) / 2 : k;
 }
+// The end of the name of a matrix in blocks of GGUF (model/block_file.h): ".Q4_K".
+inline std::string block_suffix(Dtype type) { return "." + std::string(dtype_name(type)); }
 // Groups of the first `leaves` leaves.
 int64_t count_groups(WeightType type, const std::vector<int64_t>& leaf_ends, size_t leaves);
 

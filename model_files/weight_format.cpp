@@ -14,6 +14,11 @@ constexpr const char* kNames[]{"auto", "bf16", "int8", "int4", "fp8"};
 Result<WeightFormat> parse_weight_format(const std::string& flag, const std::string& name) {
   for (int i = 0; i < static_cast<int>(std::size(kNames)); ++i)
     if (name == kNames[i]) return static_cast<WeightFormat>(i);
+  if (name == "q4_k" || name == "q6_k" || name == "q8_0")
+    return invalid_argument(
+        fmt::format("{} {}: `outrider quantize` writes such weights; here choose auto, bf16, int8, "
+                    "int4 or fp8 (CUDA)",
+                    flag, name));
   return invalid_argument(fmt::format("{} {}: choose auto, bf16, int8, int4 or fp8 (CUDA)", flag, name));
 }
 

@@ -13,6 +13,7 @@
 #include "base/program/progress.h"
 #include "base/program/temporary_file.h"
 #include "comm/cores.h"
+#include "model/block_file.h"
 #include "model/quantized_file.h"
 #include "model_files/gguf_file.h"
 #include "model_files/unused_tensors.h"
@@ -31,66 +32,129 @@ bool is_copied(const fs::directory_entry& entry) {
          extension != ".safetensors" && extension != ".bin" && extension != ".pth";
 }
 
-Status write_config(const fs::path& from, const fs::path& to, WeightFormat format) {
+Status write_config(const fs::path& from, const fs::path& to, const std::string& format) {
   ASSIGN_OR_RETURN(nlohmann::json config, read_json_file(from, {}));
-  config["quantization_config"] = {{"quant_method", kQuantMethod},
-                                   {"weight_format", weight_format_name(format)}};
+  config["quantization_config"] = {{"quant_method", kQuantMethod}, {"weight_format", format}};
   return write_file(to.string(), json_text(config, 2) + "\n");
 }
 
-Status quantize(const QuantizeOptions& o) {
-  ASSIGN_OR_RETURN(const WeightFormat format, parse_weight_format("--weight-format", o.weight_format));
-  if (!is_quantized(format))
-    return invalid_argument(fmt::format("--weight-format {}: choose int8, int4 or fp8", o.weight_format));
-  const fs::path from(o.model), to(o.output);
+// The model, its new format and the flags.
+struct Job {
+  const QuantizeOptions& options;
+  const TensorFiles& files;
+  const ModelConfig& config;
+  const BlockFormat* blocks = nullptr;  // null: `format`
+  WeightFormat format = WeightFormat::kAuto;
+
+  Status write_to(const std::string& path) const;
+};
+
+Status Job::write_to(const std::string& path) const {
+  ThreadPool pool(options.threads > 0 ? options.threads : usable_cores());
+  Progress progress("quantising", !options.quiet);
+  ASSIGN_OR_RETURN(TemporaryFile weights, TemporaryFile::create(path));
+  const auto report = [&](int64_t done, int64_t total) { progress.update(done, total); };
+  const fs::path from(options.model);
+  if (!blocks) {
+    RETURN_IF_ERROR(write_quantized(files, config, format, pool, report, weights.stream()));
+  } else {
+    const BlockWriting how{
+        .format = *blocks, .takes_codes = options.allow_requantize, .pool = pool, .progress = report};
+    RETURN_IF_ERROR((is_gguf_path(from) ? write_gguf_blocks(from, files, config, how, weights.stream())
+                                        : write_blocks(files, config, how, weights.stream()))
+                        .in("--model " + options.model));
+  }
+  return weights.commit().in("--output");
+}
+
+void tell_what_was_written(const QuantizeOptions& o, const fs::path& weights) {
   std::error_code error;
-  if (fs::exists(to, error))
-    return invalid_argument(fmt::format("--output {}: exists already; name a new directory", o.output));
-  if (is_gguf_path(from))
-    return unsupported(fmt::format(
-        "--model {}: a GGUF file has codes of its own and is not quantised again; give the directory of the "
-        "original model, or serve the file as it is",
-        o.model));
-  ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(from));
-  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(from));
-  RETURN_IF_ERROR(unused_tensors(files, config).status());  // what is unused is copied
-  ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(to));
+  if (!o.quiet)
+    tell_error(fmt::format("wrote {}: {} weights of {:.1f} MB", o.output, o.weight_format,
+                           static_cast<double>(fs::file_size(weights, error)) * 1e-6));
+}
+
+Status quantize_gguf(const Job& job) {
+  const QuantizeOptions& o = job.options;
+  if (!is_gguf_path(o.output) && fs::path(o.output).extension() != ".gguf")
+    return invalid_argument(
+        fmt::format("--output {}: a GGUF file becomes another one; name it NAME.gguf", o.output));
+  RETURN_IF_ERROR(job.write_to(o.output));
+  tell_what_was_written(o, o.output);
+  return {};
+}
+
+Status quantize_directory(const Job& job) {
+  const QuantizeOptions& o = job.options;
+  const fs::path from(o.model);
+  std::error_code error;
+  RETURN_IF_ERROR(unused_tensors(job.files, job.config).status());  // what is unused is copied
+  ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(o.output));
   for (const fs::directory_entry& entry : fs::directory_iterator(from))
     if (is_copied(entry) && !fs::copy_file(entry.path(), directory.path() / entry.path().filename(), error))
       return unavailable(
           fmt::format("--output {}: {}: {}", o.output, entry.path().filename().string(), error.message()));
   RETURN_IF_ERROR(
-      write_config(from / "config.json", directory.path() / "config.json", format).in("--output"));
-
-  ThreadPool pool(o.threads > 0 ? o.threads : usable_cores());
-  Progress progress("quantising", !o.quiet);
-  ASSIGN_OR_RETURN(TemporaryFile weights,
-                   TemporaryFile::create((directory.path() / "model.safetensors").string()));
-  const auto report = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  RETURN_IF_ERROR(write_quantized(files, config, format, pool, report, weights.stream()));
-  RETURN_IF_ERROR(weights.commit().in("--output"));
-  const auto bytes = fs::file_size(directory.path() / "model.safetensors", error);
+      write_config(from / "config.json", directory.path() / "config.json", o.weight_format).in("--output"));
+  RETURN_IF_ERROR(job.write_to((directory.path() / "model.safetensors").string()));
   RETURN_IF_ERROR(directory.commit());
-  if (!o.quiet)
-    tell_error(fmt::format("wrote {}: {} weights of {:.1f} MB", o.output, weight_format_name(format),
-                           static_cast<double>(bytes) * 1e-6));
+  tell_what_was_written(o, fs::path(o.output) / "model.safetensors");
   return {};
+}
+
+Status quantize(const QuantizeOptions& o) {
+  const BlockFormat* const blocks = find_block_format(o.weight_format);
+  WeightFormat format = WeightFormat::kAuto;
+  if (!blocks) {
+    const auto known = parse_weight_format("--weight-format", o.weight_format);
+    if (!known.ok() || !is_quantized(*known))
+      return invalid_argument(
+          fmt::format("--weight-format {}: choose int8, int4, fp8, q4_k, q6_k or q8_0", o.weight_format));
+    format = *known;
+  }
+  const fs::path from(o.model);
+  std::error_code error;
+  if (fs::exists(o.output, error))
+    return invalid_argument(fmt::format("--output {}: exists already; name a new {}", o.output,
+                                        is_gguf_path(from) ? "file" : "directory"));
+  if (is_gguf_path(from) && !blocks)
+    return unsupported(
+        fmt::format("--model {}: of a GGUF file, --weight-format q4_k, q6_k and q8_0 are written; {} is "
+                    "made of the directory of the original model",
+                    o.model, o.weight_format));
+  if (o.allow_requantize && !is_gguf_path(from))
+    return invalid_argument("--allow-requantize: is for GGUF files; of a directory, give the original model");
+  ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(from));
+  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(from));
+  const Job job{.options = o, .files = files, .config = config, .blocks = blocks, .format = format};
+  return is_gguf_path(from) ? quantize_gguf(job) : quantize_directory(job);
 }
 
 }  // namespace
 
 void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
   app.footer(
-      "Example:\n  outrider quantize --model MODEL --weight-format int8 --output MODEL-int8\n"
-      "The new directory gives the same text as MODEL with the same --weight-format. What it lost:\n"
-      "  outrider perplexity MODEL-int8 --file TEXT --base MODEL");
-  finds_model(app.add_option("-m,--model", o.model,
-                             "Directory of the model, or the hub's name of one in its cache, org/name"))
+      "Examples:\n"
+      "  outrider quantize --model MODEL --weight-format q4_k --output MODEL-q4_k\n"
+      "  outrider quantize --model MODEL-f16.gguf --weight-format q4_k --output MODEL-q4_k.gguf\n"
+      "What it lost:\n"
+      "  outrider perplexity MODEL-q4_k --file TEXT --base MODEL\n"
+      "q4_k, q6_k and q8_0 are the types of llama.cpp: 4.5, 6.6 and 8.5 bits a weight, scales searched for. "
+      "int8, int4\n"
+      "and fp8 give the same text as MODEL with the same --weight-format; int4 is faster and loses more than "
+      "q4_k.");
+  finds_model(
+      app.add_option("-m,--model", o.model,
+                     "Directory of the model, the hub's name of one in its cache, org/name, or a GGUF file"))
       ->required();
-  app.add_option("--weight-format", o.weight_format,
-                 "int8; int4 (embedding and head int8); or fp8, for CUDA devices")
+  app.add_option(
+         "--weight-format", o.weight_format,
+         "q4_k (embedding and head q6_k), q6_k or q8_0; int8; int4 (embedding and head int8); or fp8, for "
+         "CUDA devices")
       ->capture_default_str();
-  app.add_option("-o,--output", o.output, "Directory to create")->required();
+  app.add_option("-o,--output", o.output, "Directory to create; of a GGUF file, the new file")->required();
+  app.add_flag("--allow-requantize", o.allow_requantize,
+               "Quantise what a GGUF file holds in codes already, and loses once more");
   app.add_option("--threads", o.threads, "0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -1,5 +1,6 @@
-// `outrider quantize`: a model directory whose weights are stored as int8, int4 or fp8. It gives the same
-// bits as loading the original with --weight-format, and is smaller and sooner loaded.
+// `outrider quantize`: a model directory whose weights are stored as int8, int4 or fp8, or in blocks of GGUF,
+// and a GGUF file with other blocks. int8, int4 and fp8 give the same bits as loading the original with
+// --weight-format.
 #pragma once
 
 #include <string>
@@ -14,6 +15,7 @@ struct QuantizeOptions {
   std::string model;
   std::string weight_format = "int8";
   std::string output;
+  bool allow_requantize = false;  // codes of a GGUF file, once more
   int threads = 0;  // 0: one per core
   bool quiet = false;
 };

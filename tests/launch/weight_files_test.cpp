@@ -353,5 +353,26 @@ INSTANTIATE_TEST_SUITE_P(Commands, CutWhileLoading,
                                                      "--quiet", "--draft-model", "CUT"}),
                          [](const auto& command) { return std::string(kCommands[command.index]); });
 
+TEST(Quantize, WritesBlocksOfGgufThatLoad) {
+  const TemporaryDirectory dir;
+  for (const char* format : {"q4_k", "q6_k", "q8_0"}) {
+    const std::string to = dir / format;
+    const Outcome written =
+        outrider_program({"quantize", "--model", demo_target(), "--weight-format", format, "--output", to});
+    ASSERT_EQ(written.code, 0) << written.describe();
+    EXPECT_NE(written.err.find(fmt::format("wrote {}: {} weights of ", to, format)), std::string::npos)
+        << written.describe();
+    const Outcome text = outrider_program(
+        {"generate", "--model", to, "--prompt", "Once upon a time", "--max-tokens", "16", "--quiet"});
+    EXPECT_EQ(text.code, 0) << text.describe();
+    EXPECT_GT(text.out.size(), 20u) << text.describe();
+    const Outcome refused =
+        outrider_program({"quantize", "--model", to, "--output", dir / "again", "--weight-format", format});
+    EXPECT_EQ(refused.code, 2) << refused.describe();
+    EXPECT_NE(refused.err.find("quantised already"), std::string::npos) << refused.describe();
+  }
+  EXPECT_EQ(dir.entries(), (Arguments{"q4_k", "q6_k", "q8_0"}));
+}
+
 }  // namespace
 }  // namespace outrider::testing

@@ -1,0 +1,25 @@
+// What the writers of safetensors files share.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/json_text.h"
+
+namespace outrider {
+
+inline bool write_bytes(std::FILE* to, const void* data, size_t bytes) {
+  return std::fwrite(data, 1, bytes, to) == bytes;
+}
+
+// The beginning of a file: the length of the header, and the header, which ends where aligned data may begin.
+inline std::string safetensors_beginning(const nlohmann::ordered_json& header) {
+  std::string text = json_text(header);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+}
+
+}  // namespace outrider
