@@ -46,9 +46,11 @@ void measure_bandwidth(Bench& bench);
 void measure_launches(Bench& bench);
 // peer_timings.cpp
 void measure_peer_sums(Bench& bench);
-// kernel_timings.cpp: those of a layer that are no products; and those of latent attention.
+// kernel_timings.cpp: those of a layer that are no products; those of latent attention, and of gated delta
+// nets.
 void measure_small_kernels(Bench& bench, const std::string& name, const ModelConfig& config);
 void measure_latent_kernels(Bench& bench, const std::string& name, const ModelConfig& config);
+void measure_delta_kernels(Bench& bench, const std::string& name, const DeltaNetConfig& config);
 // product_timings.cpp
 void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type);
 // Measures products with the quantized weights of a published checkpoint.

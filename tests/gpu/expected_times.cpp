@@ -293,6 +293,23 @@ std::vector<ExpectedKernel> expected_latents(const Rates& rates, const ModelConf
           {"value_up", 1, head_product(latent.value_dim, latent.kv_rank)}};
 }
 
+std::vector<ExpectedKernel> expected_delta_net(const Rates& rates, const DeltaNetConfig& c, int64_t rows,
+                                               bool overlaps) {
+  const double kernel = overlaps ? rates.overlapped_kernel_s : rates.kernel_s;
+  const auto m = static_cast<double>(rows);
+  const auto small = [&](double bytes) { return kernel + bytes / rates.l2_bytes; };
+  // The state is read and written. A token takes four operations on each of its numbers, and as many
+  // instructions again for what surrounds them. Tokens follow each other: reads of a key and a query, two
+  // sums over four threads, and barriers of each eighth token.
+  const auto numbers = static_cast<double>(c.state_size());
+  constexpr double kToken = 0.25e-6, kFirstToken = 1e-6;
+  const Bound tokens = slowest({{(m + 1) * 8 * numbers / 32 / rates.instructions, "instructions"},
+                                {kFirstToken + (m + 1) * kToken, "latency"}});
+  return {{"store", 1, small(m * static_cast<double>(c.row_size()) * 6)},
+          {"states", 1, kernel + 2 * 4 * numbers / rates.read_bytes + tokens.seconds},
+          {"outputs", 1, small(m * static_cast<double>(c.value_size()) * 10)}};
+}
+
 std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary, int64_t rows,
                                           const DrawKind& kind, bool overlaps) {
   const double kernel = overlaps ? rates.overlapped_kernel_s : rates.kernel_s;

@@ -59,6 +59,10 @@ std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig&
 // The kernels of latent attention except its large products, for the heads of one rank.
 std::vector<ExpectedKernel> expected_latents(const Rates& rates, const ModelConfig& config, int64_t rows,
                                              int64_t context, bool overlaps = true);
+// The kernels of a gated delta net except its products, for one sequence: `rows` tokens and one more that its
+// state takes in.
+std::vector<ExpectedKernel> expected_delta_net(const Rates& rates, const DeltaNetConfig& config, int64_t rows,
+                                               bool overlaps = true);
 // The kernels that draw a token from each of `rows` rows of logits: `cuts` counts top-k and top-p filters. A
 // compact row of q is included if requested.
 struct DrawKind {

@@ -131,6 +131,10 @@ int run(Bench& bench) {
           bench, "tiny latents",
           latent_shape(64, 4, {.q_rank = 24, .kv_rank = 40, .nope_dim = 16, .rope_dim = 8, .value_dim = 12}));
     });
+    bench.attempt("tiny delta net", [&] {
+      measure_delta_kernels(bench, "tiny delta net",
+                            {.key_heads = 1, .value_heads = 2, .key_dim = 16, .value_dim = 40, .taps = 4});
+    });
     return finish(bench);
   }
   const std::map<std::string, ModelConfig> models{{"1B", shape(2048, 16, 32, 64, 8192, true)},
@@ -141,6 +145,10 @@ int run(Bench& bench) {
         bench, "DeepSeek-V3, 1 of 8",
         latent_shape(7168, 16,
                      {.q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128}));
+  });
+  bench.attempt("Qwen3-Next kernels", [&] {
+    measure_delta_kernels(bench, "Qwen3-Next delta net",
+                          {.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128, .taps = 4});
   });
   for (const auto& [type, format] : kFormats) {
     for (const char* name : {"1B", "8B"}) {

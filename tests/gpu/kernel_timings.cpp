@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/delta_ops.h"
 #include "kernels/cuda/latent_ops.h"
 #include "model/cuda/model.h"
 #include "tests/gpu/bench.h"
@@ -244,6 +244,76 @@ void measure_latent_kernels(Bench& bench, const std::string& name, const ModelCo
                   {"attention", attention},
                   {"value_up", up_to_values}},
                  expected_latents(bench.rates, c, rows, context));
+  }
+}
+
+// A sequence whose state takes in one token of an earlier pass, and whose rows are a draft.
+void measure_delta_kernels(Bench& bench, const std::string& name, const DeltaNetConfig& c) {
+  if (bench.time_is_up("kernels " + name)) return;
+  constexpr int32_t kContext = 20;
+  cuda::prepare_delta_nets();
+  std::vector<int32_t> key_of;
+  for (int64_t value = 0; value < c.value_heads; ++value)
+    key_of.push_back(static_cast<int32_t>(c.key_of(value)));
+  const auto keys = to_device(key_of, bench.stream);
+  const auto kept = static_cast<int32_t>(c.row_size());
+  cuda::KvLayer layer{.type = KvType::kBFloat16, .kv_heads = 1, .head_dim = kept, .latent_dim = kept};
+  const int64_t blocks = kv_blocks_for(kContext + 8),
+                state_floats = cuda::delta_state_floats(c.value_heads, c.key_dim, c.value_dim);
+  const DeviceBuffer<std::byte> memory(blocks * layer.block_elements() * 2);
+  layer.keys = memory.data();
+  const DeviceBuffer<float> states(state_floats), conv(c.taps * c.channels()), of_heads(c.value_heads),
+      norm(c.value_dim);
+  std::vector<int32_t> table(static_cast<size_t>(blocks));
+  std::iota(table.begin(), table.end(), 0);
+  const auto tables = to_device(table, bench.stream);
+  for (const int64_t rows : {1, 8}) {
+    std::vector<int32_t> places(static_cast<size_t>(rows));
+    std::iota(places.begin(), places.end(), kContext);
+    const auto positions = to_device(places, bench.stream);
+    const DeviceBuffer<int32_t> row_table(rows);
+    std::vector<cuda::DeltaSequence> all(static_cast<size_t>(rows));
+    const auto count = static_cast<int32_t>(rows);
+    all[0] = {.place = 0,
+              .held = kContext - 1,
+              .hold = kContext,
+              .rows = count,
+              .chain_rows = count,
+              .chain_end = kContext + count,
+              .tree_begin = kContext + count};
+    const auto sequences = to_device(all, bench.stream);
+    const cuda::DeviceBatch batch{.positions = positions.data(),
+                                  .row_table = row_table.data(),
+                                  .tables = tables.data(),
+                                  .table_stride = blocks,
+                                  .sequences = sequences.data()};
+    const int64_t columns = c.row_size() + c.value_size();
+    const DeviceBuffer<float> projected(rows * columns);
+    const DeviceBuffer<std::byte> out(rows * c.value_size() * 2);
+    const cuda::DeltaNetArguments arguments{.projected = projected.data(),
+                                            .stride = columns,
+                                            .rows = rows,
+                                            .key_heads = static_cast<int32_t>(c.key_heads),
+                                            .value_heads = static_cast<int32_t>(c.value_heads),
+                                            .key_dim = static_cast<int32_t>(c.key_dim),
+                                            .value_dim = static_cast<int32_t>(c.value_dim),
+                                            .taps = static_cast<int32_t>(c.taps),
+                                            .epsilon = 1e-6f,
+                                            .keys = keys.data(),
+                                            .conv = conv.data(),
+                                            .rate = of_heads.data(),
+                                            .dt_bias = of_heads.data(),
+                                            .norm = norm.data(),
+                                            .states = states.data(),
+                                            .state_stride = state_floats,
+                                            .out = out.data(),
+                                            .type = WeightType::kBFloat16,
+                                            .multiprocessors = bench.device.multiprocessors};
+    time_kernels(bench, name, rows, kContext,
+                 {{"store", [&] { cuda::store_delta_rows(bench.stream, batch, layer, arguments); }},
+                  {"states", [&] { cuda::update_delta_states(bench.stream, batch, layer, arguments); }},
+                  {"outputs", [&] { cuda::gate_delta_outputs(bench.stream, arguments); }}},
+                 expected_delta_net(bench.rates, c, rows));
   }
 }
 
