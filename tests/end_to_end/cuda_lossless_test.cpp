@@ -486,12 +486,14 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaLossless,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
                                            Weights{"int8", "qwen3-bf16", WeightFormat::kInt8},
                                            Weights{"fp8", "qwen3-bf16", WeightFormat::kFloat8},
-                                           Weights{"latents", "deepseek-v3", WeightFormat::kBFloat16}),
+                                           Weights{"latents", "deepseek-v3", WeightFormat::kBFloat16},
+                                           Weights{"states", "qwen3-next", WeightFormat::kBFloat16}),
                          [](const auto& instance) { return instance.param.name; });
 INSTANTIATE_TEST_SUITE_P(Models, CudaEarlyExit,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
                                            Weights{"experts", "mixtral", WeightFormat::kBFloat16},
-                                           Weights{"latents", "deepseek-v3", WeightFormat::kBFloat16}),
+                                           Weights{"latents", "deepseek-v3", WeightFormat::kBFloat16},
+                                           Weights{"states", "qwen3.5"}),
                          [](const auto& instance) { return instance.param.name; });
 INSTANTIATE_TEST_SUITE_P(Models, CudaPublished,
                          ::testing::Values(Weights{"gptq_act_order", "gptq-4bit-act-order"},
@@ -501,7 +503,8 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaPublished,
 INSTANTIATE_TEST_SUITE_P(Models, CudaTrees,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
                                            Weights{"gemma2_bf16", "gemma2", WeightFormat::kBFloat16},
-                                           Weights{"latents", "deepseek-v2", WeightFormat::kBFloat16, false}),
+                                           Weights{"latents", "deepseek-v2", WeightFormat::kBFloat16, false},
+                                           Weights{"states", "qwen3-next", WeightFormat::kBFloat16, false}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
