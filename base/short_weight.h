@@ -4,10 +4,11 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <optional>
 #include <span>
+
+#include "base/bit_width.h"
 
 namespace outrider {
 
@@ -15,7 +16,7 @@ constexpr int kShortWeightMantissa = 10;
 
 // The nearest such weight, ties up. `weight` at most 2^31.
 constexpr uint32_t round_to_short_weight(uint32_t weight) {
-  const int extra = std::bit_width(weight) - (kShortWeightMantissa + 1);
+  const int extra = bit_width_of(weight) - (kShortWeightMantissa + 1);
   if (extra <= 0) return weight;
   const uint32_t half = uint32_t{1} << (extra - 1);
   return (weight + half) >> extra << extra;
@@ -23,7 +24,7 @@ constexpr uint32_t round_to_short_weight(uint32_t weight) {
 
 // Conversions for weights that are known to fit, and for packed weights.
 constexpr uint16_t short_weight_bits(uint32_t weight) {
-  const int extra = std::max<int>(std::bit_width(weight) - (kShortWeightMantissa + 1), 0);
+  const int extra = std::max<int>(bit_width_of(weight) - (kShortWeightMantissa + 1), 0);
   // The mantissa's leading one adds one to the exponent.
   return static_cast<uint16_t>((static_cast<uint32_t>(extra) << kShortWeightMantissa) + (weight >> extra));
 }
@@ -35,7 +36,7 @@ constexpr uint32_t weight_of_short_bits(uint16_t packed) {
 
 // Empty: the weight has more significant bits.
 constexpr std::optional<uint16_t> pack_short_weight(uint32_t weight) {
-  const int extra = std::bit_width(weight) - (kShortWeightMantissa + 1);
+  const int extra = bit_width_of(weight) - (kShortWeightMantissa + 1);
   if (extra < 0) return static_cast<uint16_t>(weight);
   if (weight >> extra << extra != weight) return std::nullopt;
   const uint32_t mantissa = (weight >> extra) & ((1u << kShortWeightMantissa) - 1);
@@ -55,7 +56,7 @@ constexpr std::optional<uint32_t> unpack_short_weight(uint16_t packed) {
 inline bool pack_short_weights(std::span<const uint32_t> weights, uint16_t* out) {
   uint32_t cut = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
-    const int extra = std::max<int>(std::bit_width(weights[i]) - (kShortWeightMantissa + 1), 0);
+    const int extra = std::max<int>(bit_width_of(weights[i]) - (kShortWeightMantissa + 1), 0);
     cut |= weights[i] ^ weights[i] >> extra << extra;
     out[i] = short_weight_bits(weights[i]);
   }

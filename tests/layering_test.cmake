@@ -1,5 +1,6 @@
 cmake_minimum_required(VERSION 3.25)
-# Fails on JSON that is written past base/json_text.h, and on an include that points up or sideways:
+# Fails on JSON that is written past base/json_text.h, on counts of bits that kernels cannot use, and on an include that
+# points up or sideways:
 #   launch -> serve | lab -> start -> requests -> coordinator | draft_worker | target_worker -> heads, cluster
 #   -> model -> kernels -> model_files; text -> model_files; comm -> base
 # Folders inside a room have arrows, too. No two folders include each other.
@@ -83,6 +84,12 @@ foreach(folder IN LISTS folders)
     file(STRINGS ${source} dumps REGEX "(\\.|->)dump\\(")
     if(dumps AND NOT source MATCHES "/base/json_text.h$")
       list(APPEND violations "${source}: ${dumps} (write JSON with json_text() of base/json_text.h)")
+    endif()
+    # nvcc compiles most of them to constants in device code (base/bit_width.h).
+    file(STRINGS ${source} shared REGEX "OUTRIDER_SHARED_|__device__|__global__")
+    file(STRINGS ${source} counts REGEX "std::(bit_width|countl_zero|countr_zero|countl_one|countr_one|popcount|bit_ceil|bit_floor)")
+    if(shared AND counts AND NOT source MATCHES "/base/bit_width.h$")
+      list(APPEND violations "${source}: ${counts} (use bit_width_of() of base/bit_width.h)")
     endif()
     if(DEFINED ${folder}_rooms)
       string(REPLACE "${ROOT}/${folder}/" "" path "${source}")
