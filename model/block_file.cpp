@@ -247,7 +247,8 @@ Status write_blocks(const TensorFiles& files, const ModelConfig& config, const B
     for (const MatrixSource* source : layer.matrices())
       if (const TensorPart& part = source->parts.front(); part.apart)
         return unsupported(
-            fmt::format("{} holds several matrices in one tensor, of which files of {} are not made",
+            fmt::format("{} holds several matrices in one tensor, of which files of {} are not made; "
+                        "quantise while loading, with --weight-format int4",
                         part.tensor->name, how.format.name));
   const Places places = places_of(map);
   std::vector<BlockItem> items;

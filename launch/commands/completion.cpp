@@ -39,7 +39,7 @@ std::vector<std::string> known_choices(const std::string& name) {
   static const std::map<std::string, std::vector<std::string>> kChoices = {
       {"rule",
        {"auto", "greedy", "invariant", "naive", "token", "block", "specinfer", "kseq", "swor", "traversal"}},
-      {"weight-format", {"auto", "bf16", "int8", "int4", "fp8"}},
+      {"weight-format", {"auto", "bf16", "int8", "int4", "fp8", "q4_k", "q6_k", "q8_0"}},  // q: of quantize
       {"draft-weight-format", {"auto", "bf16", "int8", "int4", "fp8"}},
       {"activation-format", {"auto", "int8", "bf16"}},
       {"kv-dtype", {"auto", "fp32", "bf16"}},

@@ -49,6 +49,11 @@ struct Job {
   Status write_to(const std::string& path) const;
 };
 
+Status exists_already(const QuantizeOptions& o) {
+  return invalid_argument(fmt::format("--output {}: exists already; name a new {}", o.output,
+                                      is_gguf_path(o.model) ? "file" : "directory"));
+}
+
 Status Job::write_to(const std::string& path) const {
   ThreadPool pool(options.threads > 0 ? options.threads : usable_cores());
   Progress progress("quantising", !options.quiet);
@@ -60,10 +65,14 @@ Status Job::write_to(const std::string& path) const {
   } else {
     const BlockWriting how{
         .format = *blocks, .takes_codes = options.allow_requantize, .pool = pool, .progress = report};
-    RETURN_IF_ERROR((is_gguf_path(from) ? write_gguf_blocks(from, files, config, how, weights.stream())
-                                        : write_blocks(files, config, how, weights.stream()))
-                        .in("--model " + options.model));
+    const Status written = is_gguf_path(from) ? write_gguf_blocks(from, files, config, how, weights.stream())
+                                              : write_blocks(files, config, how, weights.stream());
+    const bool is_of_output = written.code() == StatusCode::kUnavailable;
+    RETURN_IF_ERROR(written.in(is_of_output ? "--output " + options.output : "--model " + options.model));
   }
+  // Hours may have passed.
+  std::error_code error;
+  if (fs::exists(options.output, error)) return exists_already(options);
   return weights.commit().in("--output");
 }
 
@@ -114,9 +123,11 @@ Status quantize(const QuantizeOptions& o) {
   }
   const fs::path from(o.model);
   std::error_code error;
-  if (fs::exists(o.output, error))
-    return invalid_argument(fmt::format("--output {}: exists already; name a new {}", o.output,
-                                        is_gguf_path(from) ? "file" : "directory"));
+  if (fs::exists(o.output, error)) return exists_already(o);
+  if (!is_gguf_path(from) && fs::path(o.output).extension() == ".gguf")
+    return invalid_argument(fmt::format(
+        "--output {}: a directory becomes another one; name it without .gguf, or give a GGUF file as --model",
+        o.output));
   if (is_gguf_path(from) && !blocks)
     return unsupported(
         fmt::format("--model {}: of a GGUF file, --weight-format q4_k, q6_k and q8_0 are written; {} is "
@@ -139,10 +150,9 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
       "  outrider quantize --model MODEL-f16.gguf --weight-format q4_k --output MODEL-q4_k.gguf\n"
       "What it lost:\n"
       "  outrider perplexity MODEL-q4_k --file TEXT --base MODEL\n"
-      "q4_k, q6_k and q8_0 are the types of llama.cpp: 4.5, 6.6 and 8.5 bits a weight, scales searched for. "
-      "int8, int4\n"
-      "and fp8 give the same text as MODEL with the same --weight-format; int4 is faster and loses more than "
-      "q4_k.");
+      "q4_k, q6_k and q8_0 are the types of llama.cpp, of 4.5, 6.6 and 8.5 bits a weight.\n"
+      "int8, int4 and fp8 give the text of MODEL with the same --weight-format.\n"
+      "int4 is faster than q4_k, and loses more.");
   finds_model(
       app.add_option("-m,--model", o.model,
                      "Directory of the model, the hub's name of one in its cache, org/name, or a GGUF file"))
