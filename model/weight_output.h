@@ -1,4 +1,4 @@
-// What the writers of safetensors files share.
+// Helpers for writers of safetensors files.
 #pragma once
 
 #include <cstdint>

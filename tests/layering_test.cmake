@@ -85,7 +85,7 @@ foreach(folder IN LISTS folders)
     if(dumps AND NOT source MATCHES "/base/json_text.h$")
       list(APPEND violations "${source}: ${dumps} (write JSON with json_text() of base/json_text.h)")
     endif()
-    # nvcc compiles most of them to constants in device code (base/bit_width.h).
+    # nvcc compiles most such functions to constants in device code (base/bit_width.h).
     file(STRINGS ${source} shared REGEX "OUTRIDER_SHARED_|__device__|__global__")
     file(STRINGS ${source} counts REGEX "std::(bit_width|countl_zero|countr_zero|countl_one|countr_one|popcount|bit_ceil|bit_floor)")
     if(shared AND counts AND NOT source MATCHES "/base/bit_width.h$")

@@ -52,7 +52,7 @@ HWY_INLINE float code_of(float scaled, float low, float high) {
   return (inside + 0x1.8p23f) - 0x1.8p23f;
 }
 
-// Of a scale so small that codes are 0 whatever it is: 0.
+// 0 for a scale that is so small that every code is 0.
 HWY_INLINE float inverse_of(float scale) { return std::abs(scale) < 0x1p-100f ? 0 : 1 / scale; }
 
 // kSize numbers that share a scale, and how much the error of each counts: that of large ones more.
@@ -240,7 +240,7 @@ HWY_INLINE float search(const Group<kSize>& g) {
       add(c2, lane, product(weighted, code));
       add(cx, lane, product(weighted, x));
     }
-    // The best scale of these codes leaves the squares of the numbers less this.
+    // With their best scale these codes leave an error of the squares of the numbers less this.
     const float squares = c2.total(), products = cx.total();
     if (squares > 0 && products * products / squares > most) {
       most = products * products / squares;
