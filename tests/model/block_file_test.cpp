@@ -143,7 +143,7 @@ const auto kNameOf = [](const auto& tested) {
 };
 INSTANTIATE_TEST_SUITE_P(Models, BlockFiles,
                          ::testing::Values("llama3.1", "granite", "qwen3-bf16", "qwen3-fp16", "qwen3-moe",
-                                           "gpt-oss", "lfm2-moe", "qwen3.5"),
+                                           "gpt-oss", "qwen3.5"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, GgufBlocks, ::testing::ValuesIn(converted_names()), kNameOf);
 
