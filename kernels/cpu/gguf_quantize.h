@@ -1,4 +1,4 @@
-// Numbers to blocks of GGUF (gguf_codes.h reads them). Scales are searched for: of several candidates the one
+// Numbers to blocks of GGUF (gguf_codes.h reads them). But for Q8_0, scales are searched for: of several candidates the one
 // with the least squared error, weighted by the numbers' size, wins, as K types are made elsewhere. The same
 // numbers give the same bytes on every machine.
 //   Q4_K  groups of 32 of 4-bit codes, with a 6-bit scale and a 6-bit minimum each; 4.5 bits a number

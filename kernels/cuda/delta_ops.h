@@ -81,8 +81,8 @@ class DeltaWalk {
 };
 
 struct DeltaNetArguments {
-  // [rows, stride]: what is kept of every row, then its gate, [value_heads * value_dim]. The states' outputs
-  // are written over the former.
+  // [rows, stride]: what is kept of every row, then its gate, [value_heads * value_dim]. The outputs
+  // of the states overwrite what is kept.
   float* projected = nullptr;
   int64_t stride = 0;
   int64_t rows = 0;

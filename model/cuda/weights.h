@@ -122,7 +122,7 @@ struct MatrixSize {
 };
 std::vector<MatrixSize> attention_inputs(const ModelConfig& config, const ShardPlan& plan);
 
-// The same of a gated delta net's first product; 0 without one.
+// The size of a gated delta net's first product; 0 without a delta net.
 MatrixSize delta_input(const ModelConfig& config, const ShardPlan& plan);
 
 // How the columns of a mixture's experts lie on a rank.
