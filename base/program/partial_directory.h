@@ -1,8 +1,10 @@
 // A directory that appears complete or not at all: filled under a temporary name beside its own, renamed at
-// the end, removed if the work fails. A killed program leaves it under the temporary name.
+// the end, removed if the work fails or is interrupted. kill -9 leaves it under the temporary name.
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <string>
 
 #include "base/status.h"
 
@@ -24,6 +26,8 @@ class PartialDirectory {
   explicit PartialDirectory(const std::filesystem::path& path);
 
   std::filesystem::path final_, temporary_;  // temporary_ is empty after the rename or removal
+  // Its address is known to the signal handler.
+  std::unique_ptr<const std::string> on_signal_;
 };
 
 }  // namespace outrider

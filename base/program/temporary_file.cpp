@@ -1,6 +1,7 @@
 #include "base/program/temporary_file.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@ namespace {
 // Null-terminated name of the file to remove when a signal ends the program. A signal handler can use globals
 // only; one slot is enough, since a run writes its files one after the other.
 std::atomic<const char*> remove_on_signal{nullptr};
+std::atomic<const char*> directory_to_remove{nullptr};
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
 extern "C" void remove_and_die(int signal) {
@@ -68,11 +70,23 @@ Result<Destination> destination_of(const std::string& path) {
 
 }  // namespace
 
+void remove_directory_on_signals(const char* name) { directory_to_remove.store(name); }
+
 void remove_temporary_file() {
   if (const char* name = remove_on_signal.load()) unlink(name);
+  const char* const directory = directory_to_remove.load();
+  if (!directory) return;
+  // A handler must not read directories with libc, which allocates; another program may.
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/bin/rm", "rm", "-rf", "--", directory, static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  if (child > 0) waitpid(child, nullptr, 0);
 }
 
 void remove_temporary_file_on_signals() {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file above `ulimit -f` is a write that fails
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
     if (std::signal(signal, remove_and_die) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
 }

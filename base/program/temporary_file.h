@@ -52,7 +52,9 @@ class TemporaryFile {
 
 // SIGINT, SIGTERM and SIGHUP then end the program as they always do, but first remove the temporary file.
 void remove_temporary_file_on_signals();
-// Removes the current temporary file. Async-signal-safe; called by the signal handler.
+// Removes the current temporary file and directory. Async-signal-safe; called by the signal handler.
 void remove_temporary_file();
+// The one directory that a signal removes too, with all in it; null: none. The name must stay where it is.
+void remove_directory_on_signals(const char* name);
 
 }  // namespace outrider
