@@ -84,13 +84,23 @@ Result<BlockItem> plan_item(const TensorInfo& tensor, const Places& places, cons
   BlockItem item{.tensor = &tensor};
   const std::optional<Place> place = place_of(places, tensor);
   if (!place || tensor.shape.size() < 2) return item;
+  const std::optional<Dtype> type = type_of(how.format, *place, tensor.shape.back());
+  if (!type || *type == tensor.dtype) return item;
   if (is_gguf_block(tensor.dtype) && !how.takes_codes)
     return invalid_argument(
         fmt::format("{} is {} already, and would lose twice; give the original model, or --allow-requantize",
                     tensor.name, dtype_name(tensor.dtype)));
-  item.type = type_of(how.format, *place, tensor.shape.back());
-  if (item.type == tensor.dtype) item.type.reset();
+  item.type = type;
   return item;
+}
+
+// A file that would be a copy under the name of another format is not written.
+Status check_changes(const std::vector<BlockItem>& items, const BlockFormat& format) {
+  if (std::any_of(items.begin(), items.end(), [](const BlockItem& item) { return item.type.has_value(); }))
+    return {};
+  return invalid_argument(fmt::format(
+      "nothing to quantise: each matrix is of {} already, or its rows are no whole blocks of 32 numbers",
+      format.name));
 }
 
 Status full_disk() { return unavailable("the quantised weights cannot be written; is the disk full?"); }
@@ -256,6 +266,7 @@ Status write_blocks(const TensorFiles& files, const ModelConfig& config, const B
     ASSIGN_OR_RETURN(const BlockItem item, plan_item(*files.find(name), places, how));
     items.push_back(item);
   }
+  RETURN_IF_ERROR(check_changes(items, how.format));
   const std::string header = safetensors_header(items);
   if (!write_bytes(to, header.data(), header.size())) return full_disk();
   RETURN_IF_ERROR(write_items(items, 1, how, to));
@@ -279,6 +290,7 @@ Status write_gguf_blocks(const std::filesystem::path& path, const TensorFiles& f
     ASSIGN_OR_RETURN(const BlockItem item, plan_item(tensor, places, how));
     items.push_back(item);
   }
+  RETURN_IF_ERROR(check_changes(items, how.format));
   constexpr int64_t kAlignment = 32;
   int64_t alignment = kAlignment;
   if (const GgufValue* value = file.content.find("general.alignment"))

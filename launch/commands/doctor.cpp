@@ -52,11 +52,12 @@ void add_doctor_options(CLI::App& app, DoctorOptions& o) {
   app.add_option("--layout", o.layout,
                  "Roles by rank, e.g. coordinator=1,draft=1,target=2; target=2x4 is two groups of four");
   finds_model(
-      app.add_option("-m,--model", o.model,
+      app.add_option("-m,--model,MODEL", o.model,
                      "Family, formats and memory of this model, by part and rank, without loading it"));
   app.footer(
       "Examples:\n"
       "  outrider doctor\n"
+      "  outrider doctor MODEL\n"
       "  outrider doctor --ranks 4 --layout coordinator=1,draft=1,target=2 --model TARGET");
 }
 

@@ -76,11 +76,15 @@ Status Job::write_to(const std::string& path) const {
   return weights.commit().in("--output");
 }
 
-void tell_what_was_written(const QuantizeOptions& o, const fs::path& weights) {
+void tell_what_was_written(const Job& job, const fs::path& weights) {
+  const QuantizeOptions& o = job.options;
+  if (o.quiet) return;
   std::error_code error;
-  if (!o.quiet)
-    tell_error(fmt::format("wrote {}: {} weights of {:.1f} MB", o.output, o.weight_format,
-                           static_cast<double>(fs::file_size(weights, error)) * 1e-6));
+  const auto after = static_cast<double>(fs::file_size(weights, error));
+  const auto before = static_cast<double>(job.files.total_bytes());
+  tell_error(
+      fmt::format("wrote {}: {} weights of {:.1f} MB{}", o.output, o.weight_format, after * 1e-6,
+                  after < before ? "" : fmt::format(", no smaller than before ({:.1f} MB)", before * 1e-6)));
 }
 
 Status quantize_gguf(const Job& job) {
@@ -89,7 +93,7 @@ Status quantize_gguf(const Job& job) {
     return invalid_argument(
         fmt::format("--output {}: a GGUF file becomes another one; name it NAME.gguf", o.output));
   RETURN_IF_ERROR(job.write_to(o.output));
-  tell_what_was_written(o, o.output);
+  tell_what_was_written(job, o.output);
   return {};
 }
 
@@ -107,7 +111,7 @@ Status quantize_directory(const Job& job) {
       write_config(from / "config.json", directory.path() / "config.json", o.weight_format).in("--output"));
   RETURN_IF_ERROR(job.write_to((directory.path() / "model.safetensors").string()));
   RETURN_IF_ERROR(directory.commit());
-  tell_what_was_written(o, fs::path(o.output) / "model.safetensors");
+  tell_what_was_written(job, fs::path(o.output) / "model.safetensors");
   return {};
 }
 
@@ -146,15 +150,15 @@ Status quantize(const QuantizeOptions& o) {
 void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
   app.footer(
       "Examples:\n"
-      "  outrider quantize --model MODEL --weight-format q4_k --output MODEL-q4_k\n"
-      "  outrider quantize --model MODEL-f16.gguf --weight-format q4_k --output MODEL-q4_k.gguf\n"
+      "  outrider quantize MODEL --weight-format q4_k --output MODEL-q4_k\n"
+      "  outrider quantize MODEL-f16.gguf --weight-format q4_k --output MODEL-q4_k.gguf\n"
       "What it lost:\n"
       "  outrider perplexity MODEL-q4_k --file TEXT --base MODEL\n"
       "q4_k, q6_k and q8_0 are the types of llama.cpp, of 4.5, 6.6 and 8.5 bits a weight.\n"
       "int8, int4 and fp8 give the text of MODEL with the same --weight-format.\n"
       "int4 is faster than q4_k, and loses more.");
   finds_model(
-      app.add_option("-m,--model", o.model,
+      app.add_option("-m,--model,MODEL", o.model,
                      "Directory of the model, the hub's name of one in its cache, org/name, or a GGUF file"))
       ->required();
   app.add_option(
