@@ -10,6 +10,7 @@
 #include "heads/module_config.h"
 #include "model_files/gguf_model.h"
 #include "model_files/gguf_parts.h"
+#include "model_files/head_mark.h"
 #include "model_files/layer_config.h"
 #include "model_files/wrapper_config.h"
 
@@ -463,11 +464,9 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
                     "--draft-model without --drafter {}",
                     file.name, architecture_name(target.family), head_kind_name(kind)));
   HeadConfig out{.kind = kind};
-  const bool is_listed = kind == HeadKind::kEagle3 || kind == HeadKind::kDFlash;
-  if (!is_listed && (config.has("draft_vocab_size") || config.has("speculators_model_type")))
-    return config.wrong(
-        config.has("draft_vocab_size") ? "draft_vocab_size" : "speculators_model_type",
-        fmt::format("marks an EAGLE-3 head; use --drafter eagle3 in place of {}", head_kind_name(kind)));
+  if (const std::string_view told = drafter_of_head(config); !told.empty() && told != head_kind_name(kind))
+    return invalid_argument(fmt::format("{} is of another head; use --drafter {} in place of {}",
+                                        config.where(), told, head_kind_name(kind)));
   if (kind == HeadKind::kMedusa) return read_medusa(config, target);
   if (kind == HeadKind::kHydra) return read_hydra(config, target);
   RETURN_IF_ERROR(read_layer(config, out));

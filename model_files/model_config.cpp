@@ -14,6 +14,7 @@
 #include "model_files/family.h"
 #include "model_files/gguf_model.h"
 #include "model_files/gguf_parts.h"
+#include "model_files/head_mark.h"
 #include "model_files/latent_config.h"
 #include "model_files/layer_config.h"
 #include "model_files/layer_kinds.h"
@@ -364,11 +365,12 @@ Result<ModelConfig> config_of(const ConfigJson& read, const std::filesystem::pat
   const std::filesystem::path file =
       is_gguf_path(model_directory) ? model_directory : model_directory / read.where;
   ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(read.root, file.string()));
-  if (config.has("draft_vocab_size"))
-    return config.refused(
-        "draft_vocab_size",
-        "marks an EAGLE-3 head, which is no language model of its own: it drafts for one with "
-        "--draft-model DIR --drafter eagle3");
+  // A module of multi-token prediction may be in a whole model.
+  if (const std::string_view drafter = drafter_of_head(config); !drafter.empty() && drafter != "mtp")
+    return unsupported(
+        fmt::format("{} is of a head ({}), which is no language model of its own: it drafts for "
+                    "one with --draft-model DIR --drafter {}",
+                    config.where(), drafter, drafter));
   ASSIGN_OR_RETURN(const ModelFamily family, read_family(config));
   ASSIGN_OR_RETURN(ModelConfig out, read_layer_config(config, family));
   if (read.norms_hold_one) out.norm_adds_one = false;

@@ -80,7 +80,7 @@ TEST(HeadFiles, KeysThatContradictAreRefusedByName) {
   expect_refused("eagle3", kEagle3, set("some_new_gate", 2), {"some_new_gate", "not understood"});
   expect_refused("eagle3", kEagle3, set("model_type", "gemma"), {"model_type", "gemma"});
   expect_refused("eagle3-speculators", kEagle3, set("speculators_model_type", "dflash"),
-                 {"speculators_model_type", "dflash"});
+                 {"--drafter dflash in place of eagle3"});
   expect_refused("mtp", HeadKind::kMtp, set("num_nextn_predict_layers", 2),
                  {"num_nextn_predict_layers", "2"});
   expect_refused("mtp", HeadKind::kMtp, set("model_type", "deepseek_v3"),
@@ -188,14 +188,24 @@ TEST(HeadFiles, DFlashIsRefusedByName) {
   expect_refused("dspark", kDFlash, set("shift_label", true), {"shift_label"});
   expect_refused("dspark", kDFlash, set("draft_vocab_size", 121), {"lm_head.weight"});
   expect_refused("dspark", kDFlash, set("speculators_model_type", "eagle3"),
-                 {"speculators_model_type", "eagle3"});
+                 {"--drafter eagle3 in place of dflash"});
   expect_refused("eagle3", kDFlash, [](ChangedHead&) {}, {"eagle_aux_hidden_state_layer_ids"});
 }
 
 TEST(HeadFiles, AnotherKindIsRefusedByName) {
   const auto as_it_is = [](ChangedHead&) {};
-  expect_refused("eagle3", HeadKind::kEagle, as_it_is, {"draft_vocab_size", "--drafter eagle3"});
-  expect_refused("eagle3", HeadKind::kMtp, as_it_is, {"draft_vocab_size", "--drafter eagle3"});
+  constexpr std::pair<const char*, const char*> kTold[]{
+      {"eagle3", "eagle3"},         {"eagle3-speculators", "eagle3"},
+      {"dflash", "dflash"},         {"dspark", "dflash"},
+      {"dflash2", "dflash"},        {"medusa", "medusa"},
+      {"medusa-renamed", "medusa"}, {"hydra", "hydra"}};
+  for (const auto& [head, drafter] : kTold)
+    for (const HeadKind kind : {HeadKind::kEagle, HeadKind::kEagle3, HeadKind::kMtp, HeadKind::kMedusa,
+                                HeadKind::kDFlash, HeadKind::kHydra})
+      if (head_kind_name(kind) != drafter)
+        expect_refused(head, kind, as_it_is,
+                       {"config.json", std::string("--drafter ") + drafter + " in place"});
+  expect_refused("mtp", HeadKind::kEagle3, as_it_is, {"--drafter mtp in place"});
   expect_refused("eagle", HeadKind::kEagle3, as_it_is, {"draft_vocab_size"});
   expect_refused("eagle", HeadKind::kMtp, as_it_is, {"num_nextn_predict_layers", "missing"});
 }

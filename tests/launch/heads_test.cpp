@@ -206,9 +206,10 @@ TEST(Heads, WhatTheyDoNotGoWithIsRefusedByFlag) {
   expect_refused({"--drafter", "layerskip", "--exit-layer", "3", "--draft-model", demo_draft()},
                  {"--draft-model", "--drafter layerskip"});
   expect_refused({"--drafter", "mtp", "--draft-model", demo_head("eagle3")},
-                 {"draft_vocab_size", "--drafter eagle3"});
+                 {"config.json", "--drafter eagle3 in place of mtp"});
   expect_refused({"--drafter", "eagle3", "--draft-model", demo_draft()}, {"num_hidden_layers", "one layer"});
-  expect_refused({"--draft-model", demo_head("eagle3")}, {"draft_vocab_size", "--drafter eagle3"});
+  expect_refused({"--draft-model", demo_head("eagle3")}, {"config.json", "--drafter eagle3"});
+  expect_refused({"--draft-model", demo_head("medusa")}, {"config.json", "--drafter medusa"});
 }
 
 class HeadsUnderMpirun : public Mpirun {};
