@@ -19,6 +19,19 @@ const json* find_field(const json& object, const char* key) {
   return at == object.end() || at->is_null() ? nullptr : &*at;
 }
 
+namespace {
+
+// 4.0 counts as 4: some clients write every number so.
+bool is_whole(const json& number) {
+  if (number.is_number_integer()) return true;
+  if (!number.is_number_float()) return false;
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  const double value = number.get<double>();
+  return value == std::floor(value) && std::abs(value) <= kExact;
+}
+
+}  // namespace
+
 template <class T>
 Status take(const json& object, const char* key, T& to) {
   const json* const at = find_field(object, key);
@@ -27,7 +40,7 @@ Status take(const json& object, const char* key, T& to) {
   constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
   const bool fits = is_text                   ? at->is_string()
                     : std::is_same_v<T, bool> ? at->is_boolean()
-                    : is_integer              ? at->is_number_integer()
+                    : is_integer              ? is_whole(*at)
                                               : at->is_number();
   const char* const type = is_text                   ? "a text"
                            : std::is_same_v<T, bool> ? "true or false"
@@ -37,12 +50,13 @@ Status take(const json& object, const char* key, T& to) {
     return invalid_argument(
         fmt::format("\"{}\" must be {}, not {}", key, type, json_text(*at).substr(0, 40)));
   if constexpr (is_integer) {
-    const bool in_range = at->is_number_unsigned()
-                              ? at->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
-                              : at->get<int64_t>() >= static_cast<int64_t>(std::numeric_limits<T>::min());
-    if (!in_range)
-      return invalid_argument(fmt::format("\"{}\" is {}; must be {} to {}", key, json_text(*at),
-                                          std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+    const bool is_low =
+        !at->is_number_unsigned() && at->get<int64_t>() < static_cast<int64_t>(std::numeric_limits<T>::min());
+    const bool is_high = (at->is_number_unsigned() || at->get<int64_t>() >= 0) &&
+                         at->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<T>::max());
+    if (is_low || is_high)
+      return invalid_argument(
+          fmt::format("\"{}\" is {}, which is too {}", key, json_text(*at), is_low ? "small" : "large"));
   }
   to = at->get<T>();
   return {};

@@ -71,6 +71,23 @@ TEST_F(ReadRequests, ALineReplacesWhatItSays) {
   EXPECT_EQ(own->sampling.logit_bias, (LogitBias{{TokenId(4), 1.0f}, {TokenId(6), -1.0f}})) << "both";
 }
 
+TEST_F(ReadRequests, WholeNumbersMayHaveAPoint) {
+  const auto with = line(R"({"prompt": "a", "max_tokens": 5.0, "seed": 2e3, "top_k": 7.0})", {});
+  ASSERT_TRUE(with.ok()) << with.status().message();
+  EXPECT_EQ(with->max_tokens, 5);
+  EXPECT_EQ(with->sampling.seed.value, 2000u);
+  EXPECT_EQ(with->sampling.top_k, 7);
+  const auto refused = [&](const std::string& more, std::string_view part) {
+    const std::string message = line("{\"prompt\": \"a\", " + more + "}", {}).status().message();
+    EXPECT_NE(message.find(part), std::string::npos) << more << ": " << message;
+  };
+  refused(R"("max_tokens": 5.5)", "\"max_tokens\" must be a whole number, not 5.5");
+  refused(R"("max_tokens": 1e300)", "\"max_tokens\" must be a whole number, not 1e+300");
+  refused(R"("max_tokens": 5e9)", "\"max_tokens\" is 5000000000.0, which is too large");
+  refused(R"("max_tokens": -5000000000)", "\"max_tokens\" is -5000000000, which is too small");
+  refused(R"("seed": -1.0)", "\"seed\" is -1.0, which is too small");
+}
+
 TEST_F(ReadRequests, PublishedWorkloadsAreReadAsTheyAre) {
   const std::string file = directory_.write(
       "in",
