@@ -315,7 +315,8 @@ template <int kBits>
 constexpr int kTogether = kBits<8 && kVectors> 1 ? 2 : 1;
 
 template <int kBits, int kRows>
-HWY_INLINE void leaf_of_few_rows(const LeafJob& job) {
+void leaf_of_few_rows(const LeafJob& shared) {
+  const LeafJob job = shared;  // vectors that are stored might lie in a job that others see
   constexpr int kVecs = kTogether<kBits>;
   for (int64_t i = 0; i < kVectors; i += kVecs) leaf_lanes_int8<kBits, kRows, kVecs>(job, i * kLanes);
 }
@@ -380,10 +381,10 @@ constexpr int kQuadsBetween = kIsZeroTaken || !kHasPlanes<kBits> ? 8
                               : kBits == 5                       ? 4
                                                                  : 2;
 
-// Exact sums of kCount of kRows inputs over a run of `quads` * 4 columns. starts: a word for each input,
-// where the zero is taken.
-template <int kBits, int kRows, int kCount, bool kIsZeroTaken>
-HWY_INLINE void multiply_run(const RunBuffer<kBits>& codes, int quads, const uint32_t* x,
+// Exact sums of kCount of the block's `rows` inputs over a run of `quads` * 4 columns. starts: a word for
+// each input, where the zero is taken.
+template <int kBits, int kCount, bool kIsZeroTaken>
+HWY_INLINE void multiply_run(const RunBuffer<kBits>& codes, int quads, const uint32_t* x, int64_t rows,
                              const int32_t* starts, hn::Vec<I> (&sum)[kVectors][kCount]) {
   const U u;
   constexpr int kSides = kSidesOf<kBits>, kBetween = kQuadsBetween<kBits, kIsZeroTaken>;
@@ -408,12 +409,13 @@ HWY_INLINE void multiply_run(const RunBuffer<kBits>& codes, int quads, const uin
         for (int v = 0; v < kVectors; ++v) w[side][v] = hn::Load(u, codes[q * kSides + side] + v * kLanes);
 #pragma GCC unroll 8
       for (int m = 0; m < kCount; ++m) {
-        const auto input = hn::Set(u, x[q * kRows + m]);
+        const auto input = hn::Set(u, x[m]);
 #pragma GCC unroll 2
         for (int side = 0; side < kSides; ++side)
 #pragma GCC unroll 2
           for (int v = 0; v < kVectors; ++v) add_pairs(pairs[side][v][m], w[side][v], input);
       }
+      x += rows;
     }
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v)
@@ -430,35 +432,61 @@ HWY_INLINE void multiply_run(const RunBuffer<kBits>& codes, int quads, const uin
 template <int kBits>
 constexpr int kUsualQuads = (kBits == 6 ? 16 : 32) / 4;
 
+// A run of a leaf, unpacked, and its part of the inputs.
+template <int kBits>
+struct UnpackedRun {
+  const LeafJob& job;
+  const RunBuffer<kBits>& codes;
+  int64_t index;
+  const uint32_t* x;
+  const RunNumbers (&numbers)[kVectors];
+  Zeros zeros;
+};
+
 // kCount inputs from `first` on: the sums of a leaf += one run.
-template <int kBits, int kRows, int kCount, bool kIsZeroTaken>
-HWY_INLINE void add_run_of_rows(const LeafJob& job, const RunBuffer<kBits>& codes, int64_t r,
-                                const uint32_t* x, const RunNumbers (&numbers)[kVectors], Zeros zeros,
-                                int first) {
+template <int kBits, int kCount, bool kIsZeroTaken>
+HWY_INLINE void add_run_of_rows(const UnpackedRun<kBits>& run, int first) {
+  const LeafJob& job = run.job;
   hn::Vec<I> sum[kVectors][kCount];
-  const int quads = job.runs[r].columns / 4;
-  const int64_t at = r * kRows + first;
+  const int quads = job.runs[run.index].columns / 4;
+  const int64_t at = run.index * job.rows + first;
   if (quads == kUsualQuads<kBits>)
-    multiply_run<kBits, kRows, kCount, kIsZeroTaken>(codes, kUsualQuads<kBits>, x + first,
-                                                     job.input_offsets + at, sum);
+    multiply_run<kBits, kCount, kIsZeroTaken>(run.codes, kUsualQuads<kBits>, run.x + first, job.rows,
+                                              job.input_offsets + at, sum);
   else
-    multiply_run<kBits, kRows, kCount, kIsZeroTaken>(codes, quads, x + first, job.input_offsets + at, sum);
+    multiply_run<kBits, kCount, kIsZeroTaken>(run.codes, quads, run.x + first, job.rows,
+                                              job.input_offsets + at, sum);
   float* to = job.sums + first * kTileColumns;
 #pragma GCC unroll 8
   for (int m = 0; m < kCount; ++m, to += kTileColumns)
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       const V before = hn::Load(F(), to + v * kLanes);
-      hn::Store(add_product(before, sum[v][m], numbers[v], zeros, job, at + m), F(), to + v * kLanes);
+      hn::Store(add_product(before, sum[v][m], run.numbers[v], run.zeros, job, at + m), F(), to + v * kLanes);
     }
 }
 
-template <int kBits, int kRows, bool kIsZeroTaken>
-HWY_INLINE void leaf_of_rows(const LeafJob& job) {
-  constexpr int kGroup = kGroupRows<kBits, kIsZeroTaken>, kRest = kRows % kGroup;
+// The inputs from `first` on, fewer than 2 * kCount.
+template <int kBits, int kCount, bool kIsZeroTaken>
+HWY_INLINE void add_run_of_rest(const UnpackedRun<kBits>& run, int first) {
+  const int rest = run.job.rows - first;
+  if constexpr (kCount == 2)
+    if (rest == 3) return add_run_of_rows<kBits, 3, kIsZeroTaken>(run, first);
+  if (rest >= kCount) {
+    add_run_of_rows<kBits, kCount, kIsZeroTaken>(run, first);
+    first += kCount;
+  }
+  if constexpr (kCount > 1) add_run_of_rest<kBits, kCount / 2, kIsZeroTaken>(run, first);
+}
+
+// Of any number of rows: compiled once, for the compiler takes seconds for each.
+template <int kBits, bool kIsZeroTaken>
+void leaf_of_rows(const LeafJob& shared) {
+  const LeafJob job = shared;  // vectors that are stored might lie in a job that others see
+  constexpr int kGroup = kGroupRows<kBits, kIsZeroTaken>;
   const Zeros zeros = zeros_of(*job.codes, kIsZeroTaken);
   HWY_ALIGN RunBuffer<kBits> codes;
-  for (int64_t i = 0; i < kRows * kTileColumns; i += kLanes) hn::Store(hn::Zero(F()), F(), job.sums + i);
+  for (int64_t i = 0; i < job.rows * kTileColumns; i += kLanes) hn::Store(hn::Zero(F()), F(), job.sums + i);
   const std::byte* lines = job.tile;
   const uint32_t* x = job.inputs;
   for (int64_t r = 0; r < job.run_count; ++r) {
@@ -466,29 +494,28 @@ HWY_INLINE void leaf_of_rows(const LeafJob& job) {
     unpack_run<kBits>(lines, run.columns, codes);
     RunNumbers numbers[kVectors];
     for (int v = 0; v < kVectors; ++v) numbers[v] = load_run_numbers(job, run, v * kLanes);
-    for (int m = 0; m + kGroup <= kRows; m += kGroup)
-      add_run_of_rows<kBits, kRows, kGroup, kIsZeroTaken>(job, codes, r, x, numbers, zeros, m);
-    if constexpr (kRest > 0)
-      add_run_of_rows<kBits, kRows, kRest, kIsZeroTaken>(job, codes, r, x, numbers, zeros, kRows - kRest);
+    const UnpackedRun<kBits> unpacked{job, codes, r, x, numbers, zeros};
+    int m = 0;
+    for (; m + kGroup <= job.rows; m += kGroup) add_run_of_rows<kBits, kGroup, kIsZeroTaken>(unpacked, m);
+    if constexpr (kGroup > 1) add_run_of_rest<kBits, kGroup / 2, kIsZeroTaken>(unpacked, m);
     lines += run.columns * kTileColumns * kBits / 8;
-    x += run.columns / 4 * kRows;
+    x += run.columns / 4 * job.rows;
   }
 }
 
 template <int kBits, int kRows, bool kIsZeroTaken>
-void leaf_int8(const LeafJob& shared) {
-  const LeafJob job = shared;  // vectors that are stored might lie in a job that others see
+constexpr LeafKernel leaf_int8() {
   if constexpr (kRows <= kFewRows && !kIsZeroTaken)
-    leaf_of_few_rows<kBits, kRows>(job);
+    return leaf_of_few_rows<kBits, kRows>;
   else
-    leaf_of_rows<kBits, kRows, kIsZeroTaken>(job);
+    return leaf_of_rows<kBits, kIsZeroTaken>;
 }
 #else
 constexpr int kMaxInt8Rows = kFewRows;
 
 template <int kBits, int kRows, bool kIsZeroTaken>
-void leaf_int8(const LeafJob& job) {
-  leaf_of_few_rows<kBits, kRows>(job);
+constexpr LeafKernel leaf_int8() {
+  return leaf_of_few_rows<kBits, kRows>;
 }
 #endif
 
@@ -499,8 +526,8 @@ KernelSet make_int8_set(std::integer_sequence<int, kRow...>) {
   return {.layout = InputLayout::kBytes,
           .max_rows = kMaxInt8Rows,
           .streams = {0, one_tile(kRow)...},
-          .many = {nullptr, leaf_int8<kBits, kRow + 1, kIsZeroTaken>...},
-          .single = {nullptr, leaf_int8<kBits, kRow + 1, kIsZeroTaken>...},
+          .many = {nullptr, leaf_int8<kBits, kRow + 1, kIsZeroTaken>()...},
+          .single = {nullptr, leaf_int8<kBits, kRow + 1, kIsZeroTaken>()...},
           .zero_taken = kIsZeroTaken ? 1 << (kBits - 1) : 0};
 }
 
