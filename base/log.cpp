@@ -19,6 +19,7 @@
 #include "base/event_log.h"
 #include "base/json_text.h"
 #include "base/log_level.h"
+#include "base/log_line.h"
 #include "base/printable.h"
 
 namespace outrider {
@@ -157,6 +158,9 @@ void apply_log_flags(const LogFlags& flags, bool quiet) {
     std::fputs(line.c_str(), stderr);
   });
 }
+
+bool should_log(LogLevel level) { return spdlog::should_log(level_of(level)); }
+void log_text(LogLevel level, std::string_view text) { spdlog::log(level_of(level), "{}", text); }
 
 void log_event(LogLevel level, std::string_view name, std::string_view message, const EventFields& fields) {
   const auto spd_level = level_of(level);

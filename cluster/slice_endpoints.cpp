@@ -1,6 +1,5 @@
 #include "cluster/slice_endpoints.h"
-
-#include <spdlog/spdlog.h>
+#include "base/log_line.h"
 
 #include <algorithm>
 #include <array>
@@ -80,7 +79,7 @@ OpenSliceEndpoint open_slice_endpoints(Collectives& group, const SliceEndpointOp
     endpoint.own = std::move(bound).value();
     mine = text_of(endpoint.own->endpoint());
   } else {
-    spdlog::warn("no slices of q: {}", bound.status().message());
+    log_line(LogLevel::kWarning, "no slices of q: {}", bound.status().message());
   }
   const std::vector<Text> all = gather(group, mine), gpus = gather(group, text_of(options.gpu));
   if (std::any_of(all.begin(), all.end(), [](const Text& text) { return text[0] == 0; })) return {};

@@ -1,11 +1,10 @@
 #include "comm/zmq_authenticator.h"
 
-#include <spdlog/spdlog.h>
-
 #include <array>
 #include <utility>
 
 #include "base/log.h"
+#include "base/log_line.h"
 #include "base/threads.h"
 #include "comm/zmq_socket.h"
 
@@ -61,7 +60,7 @@ std::set<std::string> Authenticator::listed_keys() {
   const auto keys = read_public_keys(file_);
   const std::string& fault = keys.status().message();
   if (std::exchange(told_, fault) != fault && !keys.ok())
-    spdlog::warn("none of the workers' keys may enter: {}", fault);
+    log_line(LogLevel::kWarning, "none of the workers' keys may enter: {}", fault);
   return keys.ok() ? decoded(*keys) : std::set<std::string>();
 }
 

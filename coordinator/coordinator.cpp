@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include <spdlog/spdlog.h>
-
+#include "base/log_line.h"
 #include "coordinator/probe_pause.h"
 
 namespace outrider {
@@ -40,9 +39,9 @@ void Coordinator::cancel(SequenceId id) { handle(Cancel{id}); }
 void Coordinator::note_absence() {
   const auto missed = absence_.look(now());
   if (missed == Clock::duration(0)) return;
-  spdlog::warn(
-      "no event was handled for {} s (a long pass on this thread, or a stopped process); deadlines move",
-      std::chrono::duration_cast<std::chrono::seconds>(missed + Absence::kLongestTurn).count());
+  log_line(LogLevel::kWarning,
+           "no event was handled for {} s (a long pass on this thread, or a stopped process); deadlines move",
+           std::chrono::duration_cast<std::chrono::seconds>(missed + Absence::kLongestTurn).count());
   membership_.move(missed);
   inbox_.push_back(Away{missed});
 }

@@ -1,11 +1,10 @@
 #include "draft_worker/draft_worker.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/absence.h"
+#include "base/log_line.h"
 
 namespace outrider {
 namespace {
@@ -174,12 +173,12 @@ void DraftWorker::handle(const Message& message) {
   if (const auto* propose = std::get_if<Propose>(&message)) {
     if (const auto at = heard_of_.find(propose->sequence); at != heard_of_.end()) at->second = now();
     if (Status status = drafter_.begin(*propose); !status.ok()) {
-      spdlog::debug("sequence {}: {}", propose->sequence.value(), status.message());
+      log_line(LogLevel::kDebug, "sequence {}: {}", propose->sequence.value(), status.message());
       send(drafter_.held(propose->sequence));
     }
   } else if (const auto* rows = std::get_if<HiddenStateRows>(&message)) {
     if (const Status status = drafter_.take(*rows); !status.ok()) {
-      spdlog::debug("sequence {}: {}", rows->sequence.value(), status.message());
+      log_line(LogLevel::kDebug, "sequence {}: {}", rows->sequence.value(), status.message());
       send(drafter_.held(rows->sequence));
     }
   } else if (const auto* open = std::get_if<Open>(&message)) {
@@ -187,8 +186,8 @@ void DraftWorker::handle(const Message& message) {
     if (status.ok()) {
       heard_of_[open->sequence] = now();
     } else {  // the coordinator may ask repeatedly
-      spdlog::log(std::exchange(told_full_, true) ? spdlog::level::debug : spdlog::level::warn,
-                  "sequence {} is not drafted for: {}", open->sequence.value(), status.message());
+      log_line(std::exchange(told_full_, true) ? LogLevel::kDebug : LogLevel::kWarning,
+               "sequence {} is not drafted for: {}", open->sequence.value(), status.message());
       if (status.code() == StatusCode::kResourceExhausted) ask_about_oldest();
     }
   } else if (const auto* close = std::get_if<Close>(&message)) {
@@ -220,7 +219,7 @@ bool DraftWorker::work() {
   for (DraftAnswer& answer : answers_) {
     const SequenceId sequence = answer.draft.sequence;
     if (!answer.status.ok()) {
-      spdlog::debug("sequence {}: {}", sequence.value(), answer.status.message());
+      log_line(LogLevel::kDebug, "sequence {}: {}", sequence.value(), answer.status.message());
       send(drafter_.held(sequence));
     } else if (answer.wanted) {
       send_draft(std::move(answer.draft));
@@ -260,7 +259,7 @@ bool DraftWorker::scatter(Draft& draft) {
 void DraftWorker::send(const Message& message) {
   last_sent_ = now();
   Status status = transport_.send(kCoordinatorPeer, message);
-  if (!status.ok()) spdlog::debug("not sent: {}", status.message());
+  if (!status.ok()) log_line(LogLevel::kDebug, "not sent: {}", status.message());
   if (status.code() != StatusCode::kUnavailable || !stays()) return;
   leaving_ = shutdown_arrived();
   if (!leaving_) end_ = std::move(status);

@@ -1,12 +1,11 @@
 #include "model/led_model.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "base/log.h"
+#include "base/log_line.h"
 #include "model/logits_gathering.h"
 
 namespace outrider {
@@ -124,7 +123,7 @@ class LedModel final : public Model {
     try {
       tell(Order::kEnd);
     } catch (const CollectiveError& error) {
-      spdlog::debug("a model over several ranks ends: {}", error.what());
+      log_line(LogLevel::kDebug, "a model over several ranks ends: {}", error.what());
     }
   }
 
@@ -159,7 +158,7 @@ class LedModel final : public Model {
     try {
       tell(Order::kCalls);
     } catch (const CollectiveError& error) {
-      spdlog::debug("a model over several ranks: {}", error.what());
+      log_line(LogLevel::kDebug, "a model over several ranks: {}", error.what());
       calls_.clear();
     }
   }

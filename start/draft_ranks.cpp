@@ -1,10 +1,9 @@
 #include "start/draft_ranks.h"
 
-#include <spdlog/spdlog.h>
-
 #include <exception>
 #include <vector>
 
+#include "base/log_line.h"
 #include "base/printable.h"
 #include "base/threads.h"
 #include "model/led_model.h"
@@ -41,7 +40,7 @@ DraftRanks::~DraftRanks() {
   try {
     (void)goes_on(group_, false);
   } catch (const CollectiveError& error) {
-    spdlog::debug("the ranks of a draft worker could not be stopped: {}", error.what());
+    log_line(LogLevel::kDebug, "the ranks of a draft worker could not be stopped: {}", error.what());
   }
 }
 

@@ -1,8 +1,7 @@
-#include <spdlog/spdlog.h>
-
 #include <exception>
 #include <optional>
 
+#include "base/log_line.h"
 #include "base/threads.h"
 #include "cluster/acceptance_process.h"
 #include "heads/early_exit_drafter.h"
@@ -32,7 +31,7 @@ RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared
   auto links = make_links(device_of_worker(models, rank), endpoints, prepared.target_info.vocab_size, rank,
                           models.max_num_seqs + 1);
   if (links.ok()) return std::move(links).value();
-  spdlog::warn("rows of q will not come from device to device: {}", links.status().message());
+  log_line(LogLevel::kWarning, "rows of q will not come from device to device: {}", links.status().message());
   return {};
 }
 
@@ -42,7 +41,8 @@ RowLinks links_of_hidden_states(const ModelSettings& models, const TargetOptions
   if (!target.hidden_states || endpoints.of_rank.empty() || endpoints.of_rank.front().gpu.empty()) return {};
   auto links = make_hidden_state_sender(device_of_worker(models, 0), target.hidden_state_width);
   if (links.ok()) return std::move(links).value();
-  spdlog::warn("rows of states will not go from device to device: {}", links.status().message());
+  log_line(LogLevel::kWarning, "rows of states will not go from device to device: {}",
+           links.status().message());
   return {};
 }
 

@@ -1,6 +1,5 @@
 #include "target_worker/hidden_state_links.h"
-
-#include <spdlog/spdlog.h>
+#include "base/log_line.h"
 
 #include <algorithm>
 
@@ -31,7 +30,7 @@ void HiddenStateLink::look() {
 void HiddenStateLink::end(const std::string& reason) {
   if (std::exchange(ended_, true)) return;
   rows_->abort(reason);
-  spdlog::info("rows of states go to a draft worker by sockets: {}", reason);
+  log_line(LogLevel::kInfo, "rows of states go to a draft worker by sockets: {}", reason);
   (void)endpoint_.send(worker_, Failure{reason});
 }
 

@@ -1,9 +1,8 @@
 #include "target_worker/slice_links.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
+#include "base/log_line.h"
 #include "comm/message_check.h"
 
 namespace outrider {
@@ -67,7 +66,7 @@ void SliceLinks::end(Link& link, const std::string& reason, Transport& endpoint,
   link.rows->abort(reason);
   link.ended = true;
   for (const Expected& lost : link.expected) slots.arrived(lost.slot, lost.transfer, nullptr);
-  spdlog::info("a draft worker's rows no longer come from device to device: {}", reason);
+  log_line(LogLevel::kInfo, "a draft worker's rows no longer come from device to device: {}", reason);
   (void)endpoint.send(link.worker, Failure{reason});
 }
 

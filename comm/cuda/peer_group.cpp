@@ -1,5 +1,4 @@
 // Ranks that read each other's device memory. See peer_kernels.h for the protocol.
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "base/cuda_peer.h"
 #include "base/hash.h"
+#include "base/log_line.h"
 #include "base/shared_pass.h"
 #include "comm/cuda/peer_kernels.h"
 #include "comm/cuda/peer_room.h"
@@ -231,8 +231,9 @@ Status PeerGroup::connect(Collectives& host) {
   if (const int ranks = PeerRoom::ranks_on(self.bus); status.ok() && ranks > 1)
     status = check_settings_to_share(ranks);
   if (!status.ok() && is_first_here_)
-    spdlog::warn("{}. Until then these ranks add their parts through host memory, which takes longer",
-                 status.message());
+    log_line(LogLevel::kWarning,
+             "{}. Until then these ranks add their parts through host memory, which takes longer",
+             status.message());
   for (int r = 0; r < size() && status.ok(); ++r) status = reach(r, all[static_cast<size_t>(r)], self);
   uint64_t failures = status.ok() ? 0 : 1;
   host.all_reduce_sum(std::span(&failures, 1));

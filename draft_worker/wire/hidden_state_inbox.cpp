@@ -1,10 +1,9 @@
 #include "draft_worker/wire/hidden_state_inbox.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "base/bfloat16.h"
+#include "base/log_line.h"
 #include "comm/message_check.h"
 #include "draft_worker/wire/slice_sender.h"
 
@@ -135,7 +134,7 @@ void HiddenStateInbox::give_up(const std::string& reason) {
   if (link_) link_->abort(reason);
   (void)endpoint_->send(kCoordinatorPeer, Failure{reason});
   std::erase_if(transfers_, [](const auto& entry) { return !entry.second.here; });
-  spdlog::info("rows of states come from the target by sockets: {}", reason);
+  log_line(LogLevel::kInfo, "rows of states come from the target by sockets: {}", reason);
 }
 
 void HiddenStateInbox::claim(uint64_t number) {

@@ -1,10 +1,9 @@
 #include "draft_worker/wire/row_sender.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/log_line.h"
 #include "base/short_weight.h"
 
 namespace outrider {
@@ -87,7 +86,7 @@ Status RowSender::offer(Endpoints endpoints) {
 void RowSender::give_up(const std::string& reason) {
   if (std::exchange(given_up_, true)) return;
   if (link_) link_->abort(reason);
-  spdlog::info("rows of q go to the target by its sockets: {}", reason);
+  log_line(LogLevel::kInfo, "rows of q go to the target by its sockets: {}", reason);
 }
 
 RowSender::Slot* RowSender::kept_for(SequenceId sequence) {
