@@ -63,8 +63,8 @@ void add_commands(Program& program) {
     if (command.is_quiet) add_log_options(parser, program.log_flags);
     if (command.has_config_layer) add_config_layer(parser, program.config_file);
   }
-  program.app.footer(
-      kGenerateExamples);  // last: commands inherit the footer that is there when they are added
+  // Last: commands inherit the footer that is there when they are added.
+  program.app.footer("outrider help COMMAND explains a command.\n" + std::string(kGenerateExamples));
 }
 
 // The words of a command line as they are parsed.
