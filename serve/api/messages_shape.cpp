@@ -98,7 +98,7 @@ class MessagesShape final : public ReplyShape {
         return say_text(reply, event.text);
       case ToolEvent::Kind::kCall:
         return open(reply, {{"type", "tool_use"},
-                            {"id", state_.call_id(0, event.index)},
+                            {"id", state_.call_id(0, event)},
                             {"name", event.text},
                             {"input", json::object()}});
       case ToolEvent::Kind::kArguments:

@@ -124,7 +124,7 @@ class OpenAiShape final : public ReplyShape {
     if (event.kind == ToolEvent::Kind::kText) return {{"content", event.text}};
     json call{{"index", event.index}};
     if (event.kind == ToolEvent::Kind::kCall) {
-      call["id"] = state_.call_id(index, event.index);
+      call["id"] = state_.call_id(index, event);
       call["type"] = "function";
       call["function"] = {{"name", event.text}, {"arguments", ""}};
     } else {
@@ -241,9 +241,10 @@ int64_t ApiAnswerState::cached_tokens() const {
   return sum;
 }
 
-// Mistral's templates accept only ids of nine letters and digits.
-std::string ApiAnswerState::call_id(size_t choice, int call) const {
-  uint64_t hash = hash_combine(choice + 1, static_cast<uint64_t>(call));
+// Mistral's templates accept only ids of nine letters and digits; Kimi's write the model's own id again.
+std::string ApiAnswerState::call_id(size_t choice, const ToolEvent& call) const {
+  if (!call.id.empty()) return call.id;
+  uint64_t hash = hash_combine(choice + 1, static_cast<uint64_t>(call.index));
   for (const char c : id) hash = hash_combine(hash, static_cast<unsigned char>(c));
   if (request.tools && call_begin(request.tools->format) == call_begin(ToolFormat::kMistral))
     return fmt::format("{:09x}", hash & 0xfffffffff);
@@ -261,7 +262,7 @@ ReplyContent ApiAnswerState::content(size_t choice) const {
   for (const ToolEvent& event : events) {
     if (event.kind == ToolEvent::Kind::kText) out.text += event.text;
     if (event.kind == ToolEvent::Kind::kCall)
-      out.calls.push_back({.id = call_id(choice, event.index), .name = event.text, .arguments = {}});
+      out.calls.push_back({.id = call_id(choice, event), .name = event.text, .arguments = {}});
     if (event.kind == ToolEvent::Kind::kArguments) out.calls.back().arguments += event.text;
   }
   return out;

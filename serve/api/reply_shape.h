@@ -49,7 +49,7 @@ struct ApiAnswerState {
   int64_t tokens() const;  // of all choices
   // Cached tokens of every prompt, counted once, for its first choice. Known at the end.
   int64_t cached_tokens() const;
-  std::string call_id(size_t choice, int call) const;
+  std::string call_id(size_t choice, const ToolEvent& call) const;
   ReplyContent content(size_t choice) const;
   // Events for a piece of a stream's text; null: the end of the text.
   std::vector<ToolEvent> events(size_t choice, const std::string* piece);

@@ -255,16 +255,17 @@ Status take_tools(Structure& structure, const RequestBuilder& builder, ApiReques
   ASSIGN_OR_RETURN(structure.grammar,
                    tool_grammar(*structure.tools, structure.grammar, format, builder.tokenizer()));
   out.tools = ToolReading{.format = format, .names = {}};
-  for (const Tool& tool : structure.tools->tools) out.tools->names.push_back(tool.name);
+  for (const Tool& tool : structure.tools->tools) {
+    out.tools->names.push_back(tool.name);
+    out.tools->parameters.push_back(tool.parameters);
+  }
   return {};
 }
 
 // The special tokens among the marks of calls.
 std::vector<TokenId> shown_tokens(ToolFormat format, const Tokenizer& tokenizer) {
   std::vector<TokenId> shown;
-  for (const std::string_view mark :
-       {call_begin(format), std::string_view("</tool_call>"), std::string_view("[ARGS]"),
-        std::string_view("[CALL_ID]"), std::string_view("<|python_tag|>")})
+  for (const std::string_view mark : call_marks(format))
     if (const auto id = tokenizer.find(mark); id && tokenizer.is_special(*id)) shown.push_back(*id);
   return shown;
 }

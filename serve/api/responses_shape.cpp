@@ -121,7 +121,7 @@ class ResponsesShape final : public ReplyShape {
         if (open_ != Open::kText) open_text(reply);
         return say_text(reply, event.text);
       case ToolEvent::Kind::kCall:
-        return open_call(reply, {.id = state_.call_id(0, event.index), .name = event.text, .arguments = {}});
+        return open_call(reply, {.id = state_.call_id(0, event), .name = event.text, .arguments = {}});
       case ToolEvent::Kind::kArguments:
         call_.arguments += event.text;
         return say(reply, "response.function_call_arguments.delta",

@@ -8,6 +8,7 @@
 
 #include "base/json_text.h"
 #include "requests/asked_form.h"
+#include "serve/api/tagged_calls.h"
 
 namespace outrider {
 namespace {
@@ -96,12 +97,14 @@ struct CallRules {
   ToolFormat format;
   bool are_several, may_have_text;
   std::string begin, end;  // as pieces of a grammar
+  std::string call, call_end;  // of a format with tags
 
   // The rule "calls".
   std::string lark() const;
 
  private:
   std::string of_hermes() const;
+  std::string of_tags() const;
 };
 
 std::string CallRules::of_hermes() const {
@@ -114,6 +117,17 @@ std::string CallRules::of_hermes() const {
   return fmt::format(
       "calls: one{} rest\none: head \"\\n\" body \"\\n\" {}\nrest: TEXT\nhead{}: TEXT {}\nTEXT: /(.|\\n)*/\n",
       are_several ? "*" : "?", end, is_token ? "" : "[lazy]", begin);
+}
+
+// A section of calls. Text may stand before it, up to its mark.
+std::string CallRules::of_tags() const {
+  const char* const break_line = format == ToolFormat::kDeepSeekV3 ? "\"\\n\" " : "";
+  std::string out = fmt::format("one: {} body {}\nsection: one{} {}\n", call, call_end,
+                                are_several ? fmt::format(" ({}one)*", break_line) : "", end);
+  if (!may_have_text) return out + fmt::format("calls: {} section\n", begin);
+  const bool is_token = begin.starts_with('<');
+  return out + fmt::format("calls: head section | TEXT\nhead{}: TEXT {}\nTEXT: /(.|\\n)*/\n",
+                           is_token ? "" : "[lazy]", begin);
 }
 
 std::string CallRules::lark() const {
@@ -129,13 +143,24 @@ std::string CallRules::lark() const {
     case ToolFormat::kMistralNamed:
     case ToolFormat::kMistralIds:
       return fmt::format("one: {} body\ncalls: one{}{}", begin, are_several ? " one*" : "", or_text);
+    default:
+      return of_tags();
   }
   return {};
 }
 
 // One call, as the rule "call_I", whose arguments are "args_I".
 std::string call_rule(size_t i, const std::string& name, ToolFormat format, const Tokenizer& tokenizer) {
+  const CallTags* const tags = tags_of(format);
+  const std::string separator = tags ? lark_of(tags->name_end, tokenizer) : "";
   switch (format) {
+    case ToolFormat::kDeepSeek:
+      return fmt::format("call_{}: \"{}\" {} args_{}\n", i, name, separator, i);
+    case ToolFormat::kDeepSeekV3:
+      return fmt::format(R"(call_{}: "function" {} "{}\n```json\n" args_{} "\n```")", i, separator, name, i) +
+             '\n';
+    case ToolFormat::kKimi:
+      return fmt::format("call_{}: \"functions.{}:\" /[0-9]+/ {} args_{}\n", i, name, separator, i);
     case ToolFormat::kMistralNamed:
       return fmt::format("call_{}: \"{}\" {} args_{}\n", i, name, lark_of("[ARGS]", tokenizer), i);
     case ToolFormat::kMistralIds:
@@ -155,16 +180,11 @@ struct OtherFormat {
 };
 constexpr OtherFormat kOtherFormats[] = {
     {"<|channel|>", "channels (gpt-oss)"},
-    {"<arg_key>", "<arg_key> and <arg_value> (GLM)"},
-    {"<minimax:tool_call>", "<minimax:tool_call> (MiniMax)"},
     {"minimax[", "]<]minimax[>[ (MiniMax)"},
-    {"<function=", "<function=NAME> (Qwen3-Coder, Seed-OSS, Nemotron 3, Functionary)"},
-    {"<|tool_calls_section_begin|>", "<|tool_calls_section_begin|> (Kimi)"},
-    {"<\xEF\xBD\x9Ctool\xE2\x96\x81"
-     "calls",
-     "<\xEF\xBD\x9Ctool\xE2\x96\x81"
-     "calls\xE2\x96\x81"
-     "begin\xEF\xBD\x9C> (DeepSeek)"},
+    {"<function=", "<function=NAME> (Functionary)"},
+    {"\xEF\xBD\x9C"
+     "DSML\xEF\xBD\x9C",
+     "DSML (DeepSeek V3.2 and V4)"},
     {"<|START_ACTION|>", "<|START_ACTION|> (Command)"},
     {"<TOOLCALL>", "<TOOLCALL> (Nemotron)"},
     {"<|tool_call|>", "<|tool_call|> (Granite 3, Phi-4-mini)"},
@@ -176,17 +196,31 @@ constexpr OtherFormat kOtherFormats[] = {
     {"```tool_code", "tool_code (Gemma)"},
 };
 
+// A format of tagged_calls.h.
+std::optional<ToolFormat> tagged_format(std::string_view chat_template) {
+  if (has(chat_template, "<arg_key>")) return ToolFormat::kGlm;
+  if (has(chat_template, "<minimax:tool_call>")) return ToolFormat::kMiniMax;
+  if (has(chat_template, "<function=") && has(chat_template, "<parameter="))
+    return has(chat_template, "<seed:tool_call>") ? ToolFormat::kSeed : ToolFormat::kQwenXml;
+  if (has(chat_template, tags_of(ToolFormat::kKimi)->begin)) return ToolFormat::kKimi;
+  if (has(chat_template, tags_of(ToolFormat::kDeepSeek)->begin))
+    return has(chat_template, "```json") ? ToolFormat::kDeepSeekV3 : ToolFormat::kDeepSeek;
+  return {};
+}
+
 }  // namespace
 
 Result<ToolFormat> tool_format_of(std::string_view chat_template) {
   constexpr const char* kKnown =
-      "known are <tool_call> with JSON in it (Hermes, Qwen), Llama 3's JSON and [TOOL_CALLS] (Mistral)";
+      "known are the formats of Hermes and Qwen, Llama 3, Mistral, GLM-4.5, MiniMax-M2, DeepSeek V3 and "
+      "Kimi K2";
   if (!has(chat_template, "tools"))
     return unsupported("\"tools\": the model's chat template has none; leave them out");
   if (has(chat_template, "[TOOL_CALLS]"))
     return has(chat_template, "[CALL_ID]") ? ToolFormat::kMistralIds
            : has(chat_template, "[ARGS]")  ? ToolFormat::kMistralNamed
                                            : ToolFormat::kMistral;
+  if (const auto tagged = tagged_format(chat_template)) return *tagged;
   const bool is_hermes = has(chat_template, "<tool_call>");
   const bool is_llama = has(chat_template, "\"parameters\": ") && has(chat_template, "ipython");
   for (const OtherFormat& other : kOtherFormats)
@@ -200,7 +234,15 @@ Result<ToolFormat> tool_format_of(std::string_view chat_template) {
       "\"tools\": the model's chat template writes calls in a way that is not known here; {}", kKnown));
 }
 
+std::vector<std::string_view> call_marks(ToolFormat format) {
+  if (const CallTags* const tags = tags_of(format))
+    return {tags->begin, tags->call,      tags->name_end, tags->key, tags->key_end,
+            tags->value, tags->value_end, tags->call_end, tags->end};
+  return {call_begin(format), "</tool_call>", "[ARGS]", "[CALL_ID]", "<|python_tag|>"};
+}
+
 std::string_view call_begin(ToolFormat format) {
+  if (const CallTags* const tags = tags_of(format)) return tags->begin;
   switch (format) {
     case ToolFormat::kHermes:
       return "<tool_call>";
@@ -217,6 +259,12 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
   const bool is_required = use.choice == ToolUse::Choice::kRequired;
   const auto is_strict = [](const Tool& tool) { return tool.strict; };
   if (!is_required && !form && std::none_of(use.tools.begin(), use.tools.end(), is_strict)) return Asked();
+  const CallTags* const tags = tags_of(format);
+  if (tags && !tags->key.empty())
+    return unsupported(fmt::format(
+        "\"tools\": calls of this model are written as {}...{}, which is read and not enforced; leave out "
+        "\"strict\", a form beside the tools, and a \"tool_choice\" other than \"auto\" and \"none\"",
+        tags->begin, tags->key));
   const bool has_form = form && !is_required;  // false: the text consists of calls only
   std::string lark = "%llguidance {}\nstart: calls";
   if (has_form) {
@@ -229,7 +277,9 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
                         .are_several = use.is_parallel && use.named.empty(),
                         .may_have_text = !is_required && !has_form,
                         .begin = lark_of(call_begin(format), tokenizer),
-                        .end = lark_of("</tool_call>", tokenizer)};
+                        .end = lark_of(tags ? tags->end : "</tool_call>", tokenizer),
+                        .call = tags ? lark_of(tags->call, tokenizer) : "",
+                        .call_end = tags ? lark_of(tags->call_end, tokenizer) : ""};
   lark += rules.lark();
   std::vector<std::string> names;
   for (size_t i = 0; i < use.tools.size(); ++i) {

@@ -34,12 +34,21 @@ enum class ToolFormat : uint8_t {
   kMistral,       // [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]
   kMistralNamed,  // [TOOL_CALLS]NAME[ARGS]{...}, any number
   kMistralIds,    // [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}, any number
+  // The following ones: tagged_calls.h.
+  kQwenXml,     // <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n... (Qwen3-Coder)
+  kSeed,        // <seed:tool_call>\n<function=NAME>\n<parameter=KEY>VALUE</parameter>\n... (Seed-OSS)
+  kGlm,         // <tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n... (GLM-4.5)
+  kMiniMax,     // <minimax:tool_call>\n<invoke name="NAME">\n<parameter name="KEY">VALUE</parameter>\n...
+  kDeepSeekV3,  // function SEPARATOR NAME\n```json\n{...}\n``` between special tokens (V3, R1)
+  kDeepSeek,    // NAME SEPARATOR {...} between special tokens (V3.1)
+  kKimi,        // functions.NAME:NUMBER SEPARATOR {...} between special tokens (K2)
 };
 
 // Parsing of calls from a text.
 struct ToolReading {
   ToolFormat format = ToolFormat::kHermes;
   std::vector<std::string> names;  // of the offered tools
+  std::vector<nlohmann::ordered_json> parameters = {};  // their schemas, for values without types
 };
 
 // Derived from the template's own output format. An error: the template has no tools, or an unknown call
@@ -48,6 +57,8 @@ Result<ToolFormat> tool_format_of(std::string_view chat_template);
 
 // The text that begins calls; empty: calls have no marker.
 std::string_view call_begin(ToolFormat format);
+// All marks of calls, some of which are special tokens.
+std::vector<std::string_view> call_marks(ToolFormat format);
 
 // The grammar of an answer whose calls must be well-formed: if calls are required, if a tool is strict, or if
 // a text without calls has a form of its own. Empty: any text is allowed. Errors name "tools", or the field

@@ -15,13 +15,6 @@ constexpr std::string_view kPythonTag = "<|python_tag|>", kArgs = "[ARGS]", kCal
 
 void skip_blanks(std::string& text) { text.erase(0, std::min(text.find_first_not_of(kBlanks), text.size())); }
 
-// The length of the longest end of `text` that is a proper beginning of `mark`.
-size_t begun(std::string_view text, std::string_view mark) {
-  for (size_t n = std::min(mark.size() - 1, text.size()); n > 0; --n)
-    if (text.ends_with(mark.substr(0, n))) return n;
-  return 0;
-}
-
 // The end of the JSON string that begins at `at`; npos: incomplete.
 size_t text_end(std::string_view json, size_t at) {
   for (size_t i = at + 1; i < json.size(); ++i) {
@@ -47,7 +40,12 @@ bool JsonNesting::ends_at(char c) {
   return (c == '}' || c == ']') && --depth == 0;
 }
 
+ToolCallParser::ToolCallParser(ToolReading reading) : reading_(std::move(reading)) {
+  if (tags_of(reading_.format)) tagged_.emplace(reading_);
+}
+
 void ToolCallParser::append(std::string_view text, std::vector<ToolEvent>& events) {
+  if (tagged_) return tagged_->append(text, events);
   pending_ += text;
   while (step(events)) {
   }
@@ -353,6 +351,8 @@ bool ToolCallParser::read_between() {
       has_shown_ = false;
       state_ = State::kText;
       return true;
+    default:  // those with tags
+      break;
   }
   return false;
 }
@@ -371,6 +371,7 @@ void ToolCallParser::give_up(std::vector<ToolEvent>& events) {
 }
 
 void ToolCallParser::finish(std::vector<ToolEvent>& events) {
+  if (tagged_) return tagged_->finish(events);
   // Each turn skips the next mark, so the remaining text gets shorter.
   while (state_ == State::kBegin && !is_over_) {
     give_up(events);

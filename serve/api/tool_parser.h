@@ -3,10 +3,12 @@
 // calls are still found. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "serve/api/tagged_calls.h"
 #include "serve/api/tool_format.h"
 
 namespace outrider {
@@ -20,6 +22,7 @@ struct ToolEvent {
   Kind kind = Kind::kText;
   int index = 0;
   std::string text;
+  std::string id = {};  // of kCall: what the model named the call; empty: nothing
 };
 
 // Brackets and strings of JSON that is read in pieces.
@@ -33,11 +36,11 @@ struct JsonNesting {
 
 class ToolCallParser {
  public:
-  explicit ToolCallParser(ToolReading reading) : reading_(std::move(reading)) {}
+  explicit ToolCallParser(ToolReading reading);
 
   void append(std::string_view text, std::vector<ToolEvent>& events);
   void finish(std::vector<ToolEvent>& events);  // no more text will come
-  int calls() const { return calls_; }
+  int calls() const { return tagged_ ? tagged_->calls() : calls_; }
 
  private:
   enum class State : uint8_t {
@@ -73,6 +76,7 @@ class ToolCallParser {
   void give_up(std::vector<ToolEvent>& events);
 
   const ToolReading reading_;
+  std::optional<TaggedCallParser> tagged_;  // does all the work, if the format has tags
   State state_ = State::kText;
   std::string pending_;     // unparsed
   std::string taken_;       // parsed as the beginning of a call whose name is still incomplete

@@ -170,14 +170,16 @@ TEST(ToolFormats, AreToldByWhatTheTemplateWrites) {
     EXPECT_NE(message.find(by_name), std::string::npos) << message;
   };
   refused("{{ messages }}", "has none");
-  refused("{{ tools }}<tool_call>\n<function=f>\n<parameter=p>", "Qwen3-Coder");
-  refused("{{ tools }}<tool_call>f\n<arg_key>k</arg_key>", "GLM");
+  refused("{{ tools }}<function=f>{}</function>", "Functionary");
   refused("{{ tools }}<|channel|>commentary to=functions", "gpt-oss");
-  refused(
-      "{{ tools }}<\xEF\xBD\x9Ctool\xE2\x96\x81"
-      "calls\xE2\x96\x81"
-      "begin\xEF\xBD\x9C>",
-      "DeepSeek");
+  is("{{ tools }}<tool_call>\n<function=f>\n<parameter=p>", ToolFormat::kQwenXml);
+  is("{{ tools }}<seed:tool_call>\n<function=f>\n<parameter=p>", ToolFormat::kSeed);
+  is("{{ tools }}<tool_call>f\n<arg_key>k</arg_key>", ToolFormat::kGlm);
+  is("{{ tools }}<minimax:tool_call>", ToolFormat::kMiniMax);
+  is("{{ tools }}<|tool_calls_section_begin|>", ToolFormat::kKimi);
+  is("{{ tools }}<｜tool▁calls▁begin｜>", ToolFormat::kDeepSeek);
+  is("{{ tools }}<｜tool▁calls▁begin｜>```json", ToolFormat::kDeepSeekV3);
+  refused("{{ tools }}<｜DSML｜function_calls>", "DeepSeek V3.2");
   refused("{{ tools }}", "not known here");
 }
 
@@ -344,6 +346,27 @@ TEST_F(ToolGrammars, SchemasOfArgumentsAreGrammarsOfTheirOwn) {
                                   ToolFormat::kMistralNamed, ToolFormat::kMistralIds})
     EXPECT_TRUE(has(lark(body.c_str(), format), std::string("args_0: %json ") + schema + ",\"x-guidance\""))
         << lark(body.c_str(), format);
+}
+
+TEST_F(ToolGrammars, OfTagsAreSectionsOrRefusedByName) {
+  const std::string tools = R"({"tools":[{"type":"function","function":{"name":"f"}}],)";
+  const std::string required = tools + R"("tool_choice":"required"})";
+  const std::string one = tools + R"("tool_choice":"required","parallel_tool_calls":false})";
+  for (const ToolFormat format : {ToolFormat::kDeepSeek, ToolFormat::kDeepSeekV3, ToolFormat::kKimi}) {
+    EXPECT_TRUE(has(lark(required.c_str(), format), "one)*")) << lark(required.c_str(), format);
+    EXPECT_FALSE(has(lark(one.c_str(), format), "one)*")) << lark(one.c_str(), format);
+  }
+  EXPECT_TRUE(has(lark(required.c_str(), ToolFormat::kDeepSeekV3), R"("f\n```json\n" args_0 "\n```")"))
+      << lark(required.c_str(), ToolFormat::kDeepSeekV3);
+  EXPECT_TRUE(has(lark(required.c_str(), ToolFormat::kKimi),
+                  R"("functions.f:" /[0-9]+/ "<|tool_call_argument_begin|>")"))
+      << lark(required.c_str(), ToolFormat::kKimi);
+  for (const ToolFormat format :
+       {ToolFormat::kQwenXml, ToolFormat::kSeed, ToolFormat::kGlm, ToolFormat::kMiniMax}) {
+    EXPECT_TRUE(has(lark(required.c_str(), format), "\"tools\": calls of this model are written as <"))
+        << lark(required.c_str(), format);
+    EXPECT_EQ(lark((tools + R"("tool_choice":"auto"})").c_str(), format), "");
+  }
 }
 
 TEST_F(ToolGrammars, OneThatIsNamedIsCalledOnce) {

@@ -1,0 +1,504 @@
+#include "serve/api/tagged_calls.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/json_file.h"
+#include "base/json_text.h"
+#include "serve/api/tool_parser.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kSpaces = " \t\r\n";
+constexpr size_t kMaxHead = 256;  // bytes of a name or key, with what stands around it
+
+// The special tokens of DeepSeek's models have full-width bars and a lower block as their blank.
+#define OUTRIDER_DEEPSEEK(words) "<\xEF\xBD\x9C" words "\xEF\xBD\x9C>"
+#define OUTRIDER_BLANK "\xE2\x96\x81"
+
+constexpr CallTags kQwenXml{.begin = "<tool_call>",
+                            .call = "<function=",
+                            .name_end = ">",
+                            .key = "<parameter=",
+                            .key_end = ">",
+                            .value = "",
+                            .value_end = "</parameter>",
+                            .call_end = "</function>",
+                            .end = "</tool_call>",
+                            .has_lines = true};
+constexpr CallTags kSeed{.begin = "<seed:tool_call>",
+                         .call = "<function=",
+                         .name_end = ">",
+                         .key = "<parameter=",
+                         .key_end = ">",
+                         .value = "",
+                         .value_end = "</parameter>",
+                         .call_end = "</function>",
+                         .end = "</seed:tool_call>"};
+constexpr CallTags kGlm{.begin = "<tool_call>",
+                        .call = "",
+                        .name_end = "",
+                        .key = "<arg_key>",
+                        .key_end = "</arg_key>",
+                        .value = "<arg_value>",
+                        .value_end = "</arg_value>",
+                        .call_end = "</tool_call>",
+                        .end = ""};
+constexpr CallTags kMiniMax{.begin = "<minimax:tool_call>",
+                            .call = "<invoke name=\"",
+                            .name_end = "\">",
+                            .key = "<parameter name=\"",
+                            .key_end = "\">",
+                            .value = "",
+                            .value_end = "</parameter>",
+                            .call_end = "</invoke>",
+                            .end = "</minimax:tool_call>"};
+constexpr CallTags kDeepSeek{.begin = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "calls" OUTRIDER_BLANK "begin"),
+                             .call = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "call" OUTRIDER_BLANK "begin"),
+                             .name_end = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "sep"),
+                             .key = "",
+                             .key_end = "",
+                             .value = "",
+                             .value_end = "",
+                             .call_end = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "call" OUTRIDER_BLANK "end"),
+                             .end = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "calls" OUTRIDER_BLANK "end")};
+constexpr CallTags kKimi{.begin = "<|tool_calls_section_begin|>",
+                         .call = "<|tool_call_begin|>",
+                         .name_end = "<|tool_call_argument_begin|>",
+                         .key = "",
+                         .key_end = "",
+                         .value = "",
+                         .value_end = "",
+                         .call_end = "<|tool_call_end|>",
+                         .end = "<|tool_calls_section_end|>"};
+
+std::string trimmed(std::string_view text) {
+  const size_t from = text.find_first_not_of(kSpaces);
+  if (from == std::string_view::npos) return {};
+  return std::string(text.substr(from, text.find_last_not_of(kSpaces) + 1 - from));
+}
+
+// A piece of a JSON string. Pieces may end within a character.
+std::string escaped(std::string_view text) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      (out += '\\') += c;
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (byte < 0x20)
+      ((out += "\\u00") += kHex[byte >> 4]) += kHex[byte & 15];
+    else
+      out += c;
+  }
+  return out;
+}
+
+uint8_t type_named(std::string_view name) {
+  if (name == "string") return kText;
+  if (name == "number" || name == "integer") return kNumber;
+  if (name == "boolean") return kBoolean;
+  if (name == "null") return kNull;
+  return name == "object" || name == "array" ? kNested : 0;
+}
+
+uint8_t type_of(const ordered_json& value) {
+  return value.is_string()    ? kText
+         : value.is_number()  ? kNumber
+         : value.is_boolean() ? kBoolean
+         : value.is_null()    ? kNull
+                              : kNested;
+}
+
+uint8_t types_of_schema(const ordered_json& schema, const ordered_json& root, int depth) {
+  constexpr int kMaxDepth = 8;  // of references, which may be circular
+  if (!schema.is_object() || depth > kMaxDepth) return 0;
+  uint8_t types = 0;
+  if (const auto at = schema.find("type"); at != schema.end()) {
+    if (at->is_string()) types |= type_named(at->get_ref<const std::string&>());
+    if (at->is_array())
+      for (const ordered_json& one : *at)
+        if (one.is_string()) types |= type_named(one.get_ref<const std::string&>());
+    return types;
+  }
+  if (const auto at = schema.find("enum"); at != schema.end() && at->is_array())
+    for (const ordered_json& value : *at) types |= type_of(value);
+  if (const auto at = schema.find("const"); at != schema.end()) types |= type_of(*at);
+  for (const char* key : {"anyOf", "oneOf", "allOf"})
+    if (const auto at = schema.find(key); at != schema.end() && at->is_array())
+      for (const ordered_json& one : *at) types |= types_of_schema(one, root, depth + 1);
+  if (const auto at = schema.find("$ref"); at != schema.end() && at->is_string()) {
+    const ordered_json* const target = target_of(at->get_ref<const std::string&>(), root);
+    if (target) types |= types_of_schema(*target, root, depth + 1);
+  }
+  if (schema.contains("properties")) types |= kNested;
+  if (schema.contains("items")) types |= kNested;
+  return types;
+}
+
+}  // namespace
+
+size_t begun(std::string_view text, std::string_view mark) {
+  for (size_t n = std::min(mark.size() - 1, text.size()); n > 0; --n)
+    if (text.ends_with(mark.substr(0, n))) return n;
+  return 0;
+}
+
+const ordered_json* target_of(std::string_view reference, const ordered_json& root) {
+  if (!reference.starts_with("#")) return nullptr;
+  const ordered_json* at = &root;
+  size_t from = 1;
+  while (from < reference.size() && reference[from] == '/') {
+    const size_t end = std::min(reference.find('/', from + 1), reference.size());
+    const auto next = at->is_object() ? at->find(reference.substr(from + 1, end - from - 1)) : at->end();
+    if (next == at->end()) return nullptr;
+    at = &*next;
+    from = end;
+  }
+  return from == reference.size() ? at : nullptr;
+}
+
+const CallTags* tags_of(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kQwenXml:
+      return &kQwenXml;
+    case ToolFormat::kSeed:
+      return &kSeed;
+    case ToolFormat::kGlm:
+      return &kGlm;
+    case ToolFormat::kMiniMax:
+      return &kMiniMax;
+    case ToolFormat::kDeepSeekV3:
+    case ToolFormat::kDeepSeek:
+      return &kDeepSeek;
+    case ToolFormat::kKimi:
+      return &kKimi;
+    default:
+      return nullptr;
+  }
+}
+
+uint8_t types_of(const ordered_json& parameters, std::string_view key) {
+  const ordered_json* from = &parameters;
+  if (const auto at = parameters.find("$ref"); at != parameters.end() && at->is_string())
+    from = target_of(at->get_ref<const std::string&>(), parameters);
+  if (!from || !from->is_object()) return 0;
+  const auto properties = from->find("properties");
+  if (properties == from->end() || !properties->is_object()) return 0;
+  const auto at = properties->find(key);
+  return at == properties->end() ? 0 : types_of_schema(*at, parameters, 0);
+}
+
+TaggedCallParser::TaggedCallParser(const ToolReading& reading)
+    : reading_(reading), tags_(*tags_of(reading.format)) {}
+
+void TaggedCallParser::append(std::string_view text, std::vector<ToolEvent>& events) {
+  pending_ += text;
+  while (step(events)) {
+  }
+}
+
+// Whether more can be parsed at once.
+bool TaggedCallParser::step(std::vector<ToolEvent>& events) {
+  switch (state_) {
+    case State::kText:
+      return read_text(events);
+    case State::kCalls:
+      return read_calls(events);
+    case State::kHead:
+      return tags_.key.empty() ? read_json_head(events) : read_head(events);
+    case State::kKeys:
+      return read_keys(events);
+    case State::kValue:
+      return read_value(events);
+    case State::kArguments:
+      return read_arguments(events);
+    case State::kTail:
+      return read_tail();
+  }
+  return false;
+}
+
+bool TaggedCallParser::read_text(std::vector<ToolEvent>& events) {
+  const size_t at = pending_.find(tags_.begin);
+  const bool is_found = at != std::string::npos;
+  const size_t shown = is_found ? at : pending_.size() - begun(pending_, tags_.begin);
+  show(pending_.substr(0, shown), events);
+  pending_.erase(0, shown);
+  if (!is_found) return false;
+  take(tags_.begin.size());
+  state_ = tags_.call.empty() ? State::kHead : State::kCalls;
+  return true;
+}
+
+bool TaggedCallParser::read_calls(std::vector<ToolEvent>& events) {
+  const size_t at = pending_.find_first_not_of(kSpaces);
+  if (at == std::string::npos) return false;
+  const std::string_view rest = std::string_view(pending_).substr(at);
+  const bool has_called = taken_.empty();
+  if (rest.starts_with(tags_.call)) {
+    if (has_called)
+      pending_.erase(0, at + tags_.call.size());
+    else
+      take(at + tags_.call.size());
+    state_ = State::kHead;
+    return true;
+  }
+  if (tags_.call.starts_with(rest) || (has_called && tags_.end.starts_with(rest) && rest != tags_.end))
+    return false;
+  if (!has_called) return give_up(events);
+  if (rest.starts_with(tags_.end)) pending_.erase(0, at + tags_.end.size());
+  has_shown_ = false;  // blank text between two sections is not shown
+  state_ = State::kText;
+  return true;
+}
+
+// A name, up to its end or, in a format without one, up to the first tag.
+bool TaggedCallParser::read_head(std::vector<ToolEvent>& events) {
+  const bool is_open = tags_.name_end.empty();
+  const size_t end = is_open ? pending_.find('<') : pending_.find(tags_.name_end);
+  if (end == std::string::npos && pending_.size() <= kMaxHead) return false;
+  const std::string name = trimmed(std::string_view(pending_).substr(0, end));
+  if (end == std::string::npos || name.empty() || name.size() > kMaxHead ||
+      name.find_first_of("<>{}\"\n\t ") != std::string::npos)
+    return give_up(events);
+  if (is_open) {  // a mention of the tag has no name, or another tag behind it
+    const std::string_view rest = std::string_view(pending_).substr(end);
+    const auto is = [&](std::string_view tag) { return rest.starts_with(tag); };
+    if (!is(tags_.key) && !is(tags_.call_end)) {
+      if (tags_.key.starts_with(rest) || tags_.call_end.starts_with(rest)) return false;
+      return give_up(events);
+    }
+  }
+  pending_.erase(0, end + tags_.name_end.size());
+  begin_call(name, {}, events);
+  state_ = State::kKeys;
+  return true;
+}
+
+// DeepSeek V3: function SEP NAME ```json; V3.1: NAME SEP; Kimi: functions.NAME:NUMBER and a tag.
+bool TaggedCallParser::read_json_head(std::vector<ToolEvent>& events) {
+  const size_t brace = pending_.find('{'), close = pending_.find(tags_.call_end);
+  const size_t end = std::min(brace, close);
+  if (end == std::string::npos && pending_.size() <= kMaxHead) return false;
+  std::string head = pending_.substr(0, std::min(end, kMaxHead + 1));
+  const size_t at = head.find(tags_.name_end);
+  if (end == std::string::npos || head.size() > kMaxHead || at == std::string::npos) return give_up(events);
+  std::string rest = trimmed(std::string_view(head).substr(at + tags_.name_end.size()));
+  if (const size_t fence = rest.find("```"); fence != std::string::npos)
+    rest = trimmed(rest.substr(0, fence));
+  std::string id, name = rest.empty() ? trimmed(std::string_view(head).substr(0, at)) : rest;
+  if (reading_.format == ToolFormat::kKimi) {
+    id = name;
+    if (name.starts_with("functions.")) name.erase(0, 10);
+    if (const size_t colon = name.rfind(':'); colon != std::string::npos) name.resize(colon);
+  }
+  if (name.empty() || name.find_first_of("<>{}\"\n\t `") != std::string::npos) return give_up(events);
+  pending_.erase(0, end);
+  begin_call(name, id, events);
+  depth_ = 0;
+  in_text_ = is_escaped_ = false;
+  state_ = end == brace ? State::kArguments : State::kTail;
+  if (end != brace) say("{}", events);
+  return true;
+}
+
+bool TaggedCallParser::read_keys(std::vector<ToolEvent>& events) {
+  const size_t at = pending_.find_first_not_of(kSpaces);
+  if (at == std::string::npos) return false;
+  pending_.erase(0, at);
+  const std::string_view rest = pending_;
+  if (rest.starts_with(tags_.call_end)) {
+    pending_.erase(0, tags_.call_end.size());
+    end_call(events);
+    return true;
+  }
+  if (!tags_.end.empty() && rest.starts_with(tags_.end)) {  // its last tag is missing
+    end_call(events);
+    return true;
+  }
+  if (rest.starts_with(tags_.key)) {
+    const size_t end = rest.find(tags_.key_end, tags_.key.size());
+    if (end == std::string_view::npos && rest.size() <= tags_.key.size() + kMaxHead) return false;
+    if (end != std::string_view::npos) {
+      const size_t behind = rest.find_first_not_of(kSpaces, end + tags_.key_end.size());
+      const std::string_view open = rest.substr(std::min(behind, rest.size()));
+      if (!tags_.value.empty() && !open.starts_with(tags_.value) && tags_.value.starts_with(open))
+        return false;
+      if (open.starts_with(tags_.value) || tags_.value.empty()) {
+        const std::string key = trimmed(rest.substr(tags_.key.size(), end - tags_.key.size()));
+        say((std::exchange(has_keys_, true) ? ", " : "{") + json_text(nlohmann::json(key)) + ": ", events);
+        types_ = tool_ < reading_.parameters.size() ? types_of(reading_.parameters[tool_], key) : uint8_t{0};
+        if (types_ == 0) types_ = kText;
+        pending_.erase(0, tags_.value.empty() ? end + tags_.key_end.size() : behind + tags_.value.size());
+        is_begun_ = false;
+        scanned_ = 0;
+        if (types_ == kText) say("\"", events);
+        state_ = State::kValue;
+        return true;
+      }
+    }
+  } else if (tags_.key.starts_with(rest) || tags_.call_end.starts_with(rest) || tags_.end.starts_with(rest)) {
+    return false;
+  }
+  pending_.erase(0, std::min(pending_.find('<', 1), pending_.size()));  // no part of a call
+  return true;
+}
+
+// Texts are streamed; other values are read when they are whole.
+bool TaggedCallParser::read_value(std::vector<ToolEvent>& events) {
+  if (tags_.has_lines && !is_begun_) {
+    if (pending_.empty()) return false;
+    if (pending_.front() == '\n') pending_.erase(0, 1);
+    is_begun_ = true;
+  }
+  const size_t at = pending_.find(tags_.value_end, scanned_);
+  if (at == std::string::npos) {
+    size_t held = begun(pending_, tags_.value_end);
+    scanned_ = pending_.size() - held;
+    // The line break before the end is no part of the value.
+    if (tags_.has_lines && scanned_ > 0 && pending_[scanned_ - 1] == '\n') ++held;
+    if (types_ != kText) return false;
+    const size_t length = pending_.size() - held;
+    if (length > 0) say(escaped(std::string_view(pending_).substr(0, length)), events);
+    pending_.erase(0, length);
+    scanned_ -= std::min(scanned_, length);
+    return false;
+  }
+  std::string_view value = std::string_view(pending_).substr(0, at);
+  if (tags_.has_lines && value.ends_with('\n')) value.remove_suffix(1);
+  if (types_ == kText)
+    say(escaped(value) + '"', events);
+  else
+    say_value(value, events);
+  pending_.erase(0, at + tags_.value_end.size());
+  state_ = State::kKeys;
+  return true;
+}
+
+// A value that may be other than a text: JSON, if it is of one of the types; Python's names of constants are
+// what templates without a filter print. Anything else is a text.
+void TaggedCallParser::say_value(std::string_view written, std::vector<ToolEvent>& events) const {
+  std::string value = trimmed(written);
+  if (value == "True" || value == "False") value[0] = static_cast<char>(value[0] - 'A' + 'a');
+  if (value == "None") value = "null";
+  const auto parsed = parse_ordered_json(value, "a value");
+  if (parsed.ok() && (type_of(*parsed) & types_) && !((types_ & kText) && parsed->is_string()))
+    return say(std::move(value), events);
+  say('"' + escaped(written) + '"', events);
+}
+
+bool TaggedCallParser::read_arguments(std::vector<ToolEvent>& events) {
+  size_t end = 0;
+  bool is_whole = false;
+  while (end < pending_.size() && !is_whole) {
+    const char c = pending_[end];
+    const std::string_view rest = std::string_view(pending_).substr(end);
+    // JSON with a missing bracket or quote ends at the end of its call, which is a token of its own.
+    if (c == '<' && !is_escaped_) {
+      if (rest.starts_with(tags_.call_end) && (is_whole = true)) break;
+      if (tags_.call_end.starts_with(rest)) break;
+    }
+    ++end;
+    if (in_text_) {
+      if (!is_escaped_ && c == '"') in_text_ = false;
+      is_escaped_ = !is_escaped_ && c == '\\';
+      continue;
+    }
+    if (c == '"') in_text_ = true;
+    if (c == '{' || c == '[') ++depth_;
+    if (c == '}' || c == ']') is_whole = --depth_ == 0;
+  }
+  if (end > 0) say(pending_.substr(0, end), events);
+  pending_.erase(0, end);
+  if (is_whole) state_ = State::kTail;
+  return is_whole;
+}
+
+// Drops what stands between the arguments and the end of the call, such as ``` of DeepSeek V3.
+bool TaggedCallParser::read_tail() {
+  const size_t at = pending_.find(tags_.call_end), end = pending_.find(tags_.end);
+  if (at == std::string::npos && end == std::string::npos) {
+    const size_t held = std::max(begun(pending_, tags_.call_end), begun(pending_, tags_.end));
+    pending_.erase(0, pending_.size() - held);
+    return false;
+  }
+  pending_.erase(0, at < end ? at + tags_.call_end.size() : end);
+  state_ = State::kCalls;
+  return true;
+}
+
+void TaggedCallParser::begin_call(std::string name, std::string id, std::vector<ToolEvent>& events) {
+  blank_.clear();
+  taken_.clear();
+  const auto at = std::find(reading_.names.begin(), reading_.names.end(), name);
+  tool_ = static_cast<size_t>(at - reading_.names.begin());
+  has_keys_ = false;
+  events.push_back(
+      {.kind = ToolEvent::Kind::kCall, .index = calls_++, .text = std::move(name), .id = std::move(id)});
+}
+
+void TaggedCallParser::end_call(std::vector<ToolEvent>& events) {
+  say(has_keys_ ? "}" : "{}", events);
+  has_shown_ = false;
+  state_ = tags_.end.empty() ? State::kText : State::kCalls;
+}
+
+void TaggedCallParser::say(std::string arguments, std::vector<ToolEvent>& events) const {
+  if (arguments.empty()) return;
+  if (!events.empty() && events.back().kind == ToolEvent::Kind::kArguments)
+    events.back().text += arguments;
+  else
+    events.push_back(
+        {.kind = ToolEvent::Kind::kArguments, .index = calls_ - 1, .text = std::move(arguments), .id = {}});
+}
+
+void TaggedCallParser::show(std::string text, std::vector<ToolEvent>& events) {
+  if (!has_shown_) {
+    blank_ += text;
+    if (blank_.find_first_not_of(kSpaces) == std::string::npos) return;
+    text = std::exchange(blank_, {});
+    has_shown_ = true;
+  }
+  if (!text.empty())
+    events.push_back({.kind = ToolEvent::Kind::kText, .index = 0, .text = std::move(text), .id = {}});
+}
+
+void TaggedCallParser::take(size_t length) {
+  taken_ += pending_.substr(0, length);
+  pending_.erase(0, length);
+}
+
+// The collected text does not begin a call: shows it, and scans the following text again.
+bool TaggedCallParser::give_up(std::vector<ToolEvent>& events) {
+  show(std::exchange(taken_, {}), events);
+  state_ = State::kText;
+  return true;
+}
+
+void TaggedCallParser::finish(std::vector<ToolEvent>& events) {
+  // Each turn skips the next tag, so the remaining text gets shorter.
+  while ((state_ == State::kCalls || state_ == State::kHead) && !taken_.empty()) {
+    give_up(events);
+    while (step(events)) {
+    }
+  }
+  if (state_ == State::kText) show(std::exchange(pending_, {}), events);
+  if (state_ == State::kValue)  // cut; it could have become the end of the value
+    say(types_ == kText ? escaped(pending_) : pending_, events);
+  if (state_ == State::kArguments) say(pending_, events);
+  pending_.clear();
+  if (calls_ == 0 && !blank_.empty())
+    events.push_back(
+        {.kind = ToolEvent::Kind::kText, .index = 0, .text = std::exchange(blank_, {}), .id = {}});
+}
+
+}  // namespace outrider

@@ -1,0 +1,247 @@
+// Calls of tools in formats with tags: what models write, cut at every byte, and what templates write of it.
+#include "serve/api/tagged_calls.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "serve/api/tool_parser.h"
+#include "text/chat_template/chat_template.h"
+
+namespace outrider::tagged_calls {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+const ordered_json kSchema = ordered_json::parse(R"({"type": "object", "properties": {
+    "s": {"type": "string"}, "n": {"type": "integer"}, "b": {"type": "boolean"}, "o": {"type": "object"},
+    "l": {"$ref": "#/$defs/L"}, "m": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "any": {}},
+    "$defs": {"L": {"type": "array", "items": {"type": "integer"}}}})");
+
+struct Read {
+  std::string text;
+  using Calls = std::vector<std::pair<std::string, std::string>>;
+  Calls calls;  // name, arguments
+  bool operator==(const Read&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Read& read) {
+  out << "'" << read.text << "'";
+  for (const auto& [name, arguments] : read.calls) out << " " << name << "(" << arguments << ")";
+  return out;
+}
+
+Read read(ToolFormat format, const std::vector<std::string>& pieces,
+          std::vector<std::string>* ids = nullptr) {
+  ToolCallParser parser({.format = format, .names = {"f", "g"}, .parameters = {kSchema, kSchema}});
+  std::vector<ToolEvent> all;
+  for (const std::string& piece : pieces) {
+    std::vector<ToolEvent> events;  // as a stream has them
+    parser.append(piece, events);
+    all.insert(all.end(), events.begin(), events.end());
+  }
+  parser.finish(all);
+  Read out;
+  for (const ToolEvent& event : all) {
+    EXPECT_FALSE(event.text.empty());
+    if (event.kind == ToolEvent::Kind::kText) out.text += event.text;
+    if (event.kind == ToolEvent::Kind::kCall) {
+      EXPECT_EQ(event.index, static_cast<int>(out.calls.size()));
+      out.calls.emplace_back(event.text, "");
+      if (ids) ids->push_back(event.id);
+    }
+    if (event.kind == ToolEvent::Kind::kArguments)
+      out.calls.at(static_cast<size_t>(event.index)).second += event.text;
+  }
+  EXPECT_EQ(parser.calls(), static_cast<int>(out.calls.size()));
+  return out;
+}
+
+// Whole, cut in two at every byte, and byte by byte.
+void expect_read(ToolFormat format, const std::string& text, const Read& expected) {
+  EXPECT_EQ(read(format, {text}), expected) << text;
+  std::vector<std::string> bytes;
+  for (size_t i = 0; i < text.size(); ++i) {
+    bytes.push_back(text.substr(i, 1));
+    EXPECT_EQ(read(format, {text.substr(0, i), text.substr(i)}), expected) << text << "\ncut at " << i;
+  }
+  EXPECT_EQ(read(format, bytes), expected) << text << "\nbyte by byte";
+}
+
+// The pieces of a format, to write the same outputs in all of them.
+struct Form {
+  ToolFormat format;
+  std::string begin, call, named, key, keyed, valued, called, between, end;
+};
+const std::vector<Form> kXml{
+    {ToolFormat::kQwenXml, "<tool_call>\n", "<function=", ">\n", "<parameter=", ">\n", "\n</parameter>\n",
+     "</function>\n", "</tool_call>\n<tool_call>\n", "</tool_call>"},
+    {ToolFormat::kSeed, "<seed:tool_call>\n", "<function=", ">\n", "<parameter=", ">", "</parameter>\n",
+     "</function>\n", "</seed:tool_call>\n<seed:tool_call>\n", "</seed:tool_call>"},
+    {ToolFormat::kGlm, "<tool_call>", "", "\n", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", "",
+     "</tool_call>\n<tool_call>", "</tool_call>"},
+    {ToolFormat::kGlm, "<tool_call>", "", "", "<arg_key>", "</arg_key><arg_value>", "</arg_value>", "",
+     "</tool_call><tool_call>", "</tool_call>"},
+    {ToolFormat::kMiniMax, "<minimax:tool_call>\n", "<invoke name=\"", "\">\n", "<parameter name=\"", "\">",
+     "</parameter>\n", "</invoke>\n", "", "</minimax:tool_call>"}};
+const std::vector<Form> kJson{
+    {ToolFormat::kDeepSeek, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "", "", "",
+     "<｜tool▁call▁end｜>", "", "<｜tool▁calls▁end｜>"},
+    {ToolFormat::kDeepSeekV3, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+     "\n```json\n", "", "", "", "\n```<｜tool▁call▁end｜>", "\n", "<｜tool▁calls▁end｜>"},
+    {ToolFormat::kKimi, "<|tool_calls_section_begin|>", "<|tool_call_begin|>functions.",
+     ":0<|tool_call_argument_begin|>", "", "", "", "<|tool_call_end|>", "", "<|tool_calls_section_end|>"}};
+
+std::string parameter(const Form& form, const std::string& key, const std::string& value) {
+  return form.key + key + form.keyed + value + form.valued;
+}
+std::string call_of(const Form& form, const std::string& name, const std::string& inside) {
+  return form.call + name + form.named + inside + form.called;
+}
+
+TEST(TaggedCalls, OfXmlHaveTheTypesOfTheirSchema) {
+  for (const Form& form : kXml) {
+    const auto expect = [&](const std::string& text, const Read& expected) {
+      expect_read(form.format, text, expected);
+    };
+    const auto alone = [&](const std::string& inside) {
+      return form.begin + call_of(form, "f", inside) + form.end;
+    };
+    const auto arguments = [&](const std::string& key, const std::string& value, const std::string& as) {
+      expect(alone(parameter(form, key, value)), {"", {{"f", "{\"" + key + "\": " + as + "}"}}});
+    };
+    expect("just text < 5 <tool <minimax", {"just text < 5 <tool <minimax", {}});
+    expect("", {"", {}});
+    expect(alone(""), {"", {{"f", "{}"}}});
+    expect("I look. " + alone("") + " and on", {"I look.  and on", {{"f", "{}"}}});
+    arguments("s", "5", "\"5\"");
+    arguments("s", "", "\"\"");
+    arguments("s", "a \"b\" \\ </param <b>\n\n\tünï 🙂",
+              "\"a \\\"b\\\" \\\\ </param <b>\\n\\n\\tünï 🙂\"");
+    arguments("s", "\x01", "\"\\u0001\"");
+    arguments("any", "x", "\"x\"");
+    arguments("other", "[1]", "\"[1]\"");
+    arguments("n", "5", "5");
+    arguments("n", "five", "\"five\"");
+    arguments("b", "true", "true");
+    arguments("b", "True", "true");
+    arguments("o", "{\"a\": [1, {\"b\": \"<x>\"}]}", "{\"a\": [1, {\"b\": \"<x>\"}]}");
+    arguments("o", "{\"a\": ", "\"{\\\"a\\\": \"");
+    arguments("l", "[1,\n 2]", "[1,\n 2]");
+    arguments("m", "null", "null");
+    arguments("m", "nothing", "\"nothing\"");
+    arguments("m", "7", "\"7\"");
+    expect(form.begin + call_of(form, "f", parameter(form, "s", "x") + parameter(form, "n", "1")) +
+               form.between + call_of(form, "unknown", parameter(form, "s", "y")) + form.end,
+           {"", {{"f", R"({"s": "x", "n": 1})"}, {"unknown", R"({"s": "y"})"}}});
+    // Cut by max_tokens.
+    const std::string whole = alone(parameter(form, "s", "cut here"));
+    expect(whole.substr(0, whole.find(" here")), {"", {{"f", R"({"s": "cut)"}}});
+    expect(whole.substr(0, whole.find("f" + form.named)),
+           {whole.substr(0, whole.find("f" + form.named)), {}});
+    // A mention of the tag.
+    const std::string tag(tags_of(form.format)->begin);
+    expect("Use " + tag + " tags. " + alone(""), {"Use " + tag + " tags. ", {{"f", "{}"}}});
+    expect(tag, {tag, {}});
+    expect(tag + "\n{\"name\": \"f\"}\n", {tag + "\n{\"name\": \"f\"}\n", {}});
+  }
+}
+
+TEST(TaggedCalls, OfJsonKeepTheirBytes) {
+  for (const Form& form : kJson) {
+    const auto expect = [&](const std::string& text, const Read& expected) {
+      expect_read(form.format, text, expected);
+    };
+    const auto alone = [&](const std::string& inside) {
+      return form.begin + call_of(form, "f", inside) + form.end;
+    };
+    expect("just text < 5 <｜tool▁calls <|tool", {"just text < 5 <｜tool▁calls <|tool", {}});
+    for (const char* inside :
+         {"{}", "{\"a\" : 1.50}", "{\"a\": \"}<\\\"\\\\\", \"b\": [1, {}], \"c\": \"ü<🙂\\n\"}"})
+      expect(alone(inside), {"", {{"f", inside}}});
+    expect(alone(""), {"", {{"f", "{}"}}});
+    expect("I look.\n" + form.begin + call_of(form, "f", "{}") + form.between +
+               call_of(form, "unknown", "{\"x\": 2}") + form.end,
+           {"I look.\n", {{"f", "{}"}, {"unknown", "{\"x\": 2}"}}});
+    // Cut, or without a bracket or a quote.
+    expect(form.begin + form.call + "f" + form.named + "{\"a\": ", {"", {{"f", "{\"a\": "}}});
+    const std::string end(tags_of(form.format)->call_end);
+    expect(form.begin + form.call + "f" + form.named + "{\"a\": \"x}" + end + call_of(form, "g", "{}") +
+               form.end,
+           {"", {{"f", "{\"a\": \"x}"}, {"g", "{}"}}});
+    expect(form.begin, {form.begin, {}});
+    expect(form.begin + "nothing", {form.begin + "nothing", {}});
+    expect("As " + form.begin + " says " + alone("{}"), {"As " + form.begin + " says ", {{"f", "{}"}}});
+  }
+}
+
+TEST(TaggedCalls, OfKimiKeepTheirIds) {
+  std::vector<std::string> ids;
+  const Read got =
+      read(ToolFormat::kKimi,
+           {"<|tool_calls_section_begin|><|tool_call_begin|>functions.a.b:12<|tool_call_argument_begin|>{}"
+            "<|tool_call_end|><|tool_calls_section_end|>"},
+           &ids);
+  EXPECT_EQ(got, (Read{"", {{"a.b", "{}"}}}));
+  EXPECT_EQ(ids, std::vector<std::string>{"functions.a.b:12"});
+}
+
+// What a template writes of calls in a conversation is read back as these calls. The templates were written
+// for this test, in the way in which those of the families write.
+TEST(TaggedCalls, AreReadAsTemplatesWriteThem) {
+  const std::string each =
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{% set c = c.function %}";
+  const std::string value = "{{ v if v is string else v | tojson }}";
+  const std::pair<ToolFormat, std::string> templates[] = {
+      {ToolFormat::kQwenXml,
+       each +
+           "\n<tool_call>\n<function={{ c.name }}>\n{% for k, v in c.arguments | items %}<parameter={{ k "
+           "}}>\n" +
+           value + "\n</parameter>\n{% endfor %}</function>\n</tool_call>{% endfor %}{% endfor %}"},
+      {ToolFormat::kGlm, each +
+                             "\n<tool_call>{{ c.name }}\n{% for k, v in c.arguments | items %}<arg_key>{{ k "
+                             "}}</arg_key>\n<arg_value>" +
+                             value + "</arg_value>\n{% endfor %}</tool_call>{% endfor %}{% endfor %}"},
+      {ToolFormat::kMiniMax,
+       "{% for m in messages %}{{ m.content }}\n<minimax:tool_call>\n{% for c in m.tool_calls %}{% set c = "
+       "c.function %}"
+       "<invoke name=\"{{ c.name }}\">{% for k, v in c.arguments | items %}<parameter name=\"{{ k }}\">" +
+           value + "</parameter>{% endfor %}</invoke>\n{% endfor %}</minimax:tool_call>{% endfor %}"},
+      {ToolFormat::kDeepSeek,
+       "{% for m in messages %}{{ m.content }}<｜tool▁calls▁begin｜>{% for c in m.tool_calls "
+       "%}<｜tool▁call▁begin｜>"
+       "{{ c.function.name }}<｜tool▁sep｜>{{ c.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor "
+       "%}<｜tool▁calls▁end｜>{% endfor %}"},
+      {ToolFormat::kKimi,
+       "{% for m in messages %}{{ m.content }}<|tool_calls_section_begin|>{% for c in m.tool_calls "
+       "%}<|tool_call_begin|>"
+       "functions.{{ c.function.name }}:{{ loop.index0 }}<|tool_call_argument_begin|>{{ c.function.arguments "
+       "| tojson }}<|tool_call_end|>{% endfor %}"
+       "<|tool_calls_section_end|>{% endfor %}"}};
+  const std::string arguments[] = {
+      R"({"s": "a \"b\"\n<c> ü", "n": -5, "l": [1, 2], "m": null, "o": {"k": "</x>"}})", R"({"b": false})"};
+  ordered_json calls = ordered_json::array();
+  Read expected{"Look.", {}};
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string name = i == 0 ? "f" : "g";
+    calls.push_back({{"type", "function"},
+                     {"function", {{"name", name}, {"arguments", ordered_json::parse(arguments[i])}}}});
+    expected.calls.emplace_back(name, arguments[i]);
+  }
+  ChatMessage message{"assistant", "Look."};
+  message.fields["tool_calls"] = calls;
+  for (const auto& [format, source] : templates) {
+    const auto parsed = parse_chat_template(source, "", "");
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    const auto text = (*parsed)->render({message}, {.add_generation_prompt = false});
+    ASSERT_TRUE(text.ok()) << text.status().message();
+    Read got = read(format, {*text});
+    while (got.text.ends_with('\n')) got.text.pop_back();
+    EXPECT_EQ(got, expected) << *text;
+  }
+}
+
+}  // namespace
+}  // namespace outrider::tagged_calls
