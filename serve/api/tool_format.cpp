@@ -8,7 +8,7 @@
 
 #include "base/json_text.h"
 #include "requests/asked_form.h"
-#include "serve/api/tagged_calls.h"
+#include "serve/api/xml_grammar.h"
 
 namespace outrider {
 namespace {
@@ -41,13 +41,6 @@ ordered_json arguments_schema(ordered_json schema) {
   const bool has_none = lacks("properties") && lacks("required");
   if (is_plain && has_none && schema["type"] == "object") schema["additionalProperties"] = false;
   return schema;
-}
-
-// A piece of text in a Lark grammar; a special token by its id.
-std::string lark_of(std::string_view text, const Tokenizer& tokenizer) {
-  const auto id = tokenizer.find(text);
-  return id && tokenizer.is_special(*id) ? fmt::format("<[{}]>", id->value())
-                                         : json_text(nlohmann::json(text));
 }
 
 // Rules of a grammar, joined by "or".
@@ -210,6 +203,12 @@ std::optional<ToolFormat> tagged_format(std::string_view chat_template) {
 
 }  // namespace
 
+std::string lark_of(std::string_view text, const Tokenizer& tokenizer) {
+  const auto id = tokenizer.find(text);
+  return id && tokenizer.is_special(*id) ? fmt::format("<[{}]>", id->value())
+                                         : json_text(nlohmann::json(text));
+}
+
 Result<ToolFormat> tool_format_of(std::string_view chat_template) {
   constexpr const char* kKnown =
       "known are the formats of Hermes and Qwen, Llama 3, Mistral, GLM-4.5, MiniMax-M2, DeepSeek V3 and "
@@ -260,11 +259,7 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
   const auto is_strict = [](const Tool& tool) { return tool.strict; };
   if (!is_required && !form && std::none_of(use.tools.begin(), use.tools.end(), is_strict)) return Asked();
   const CallTags* const tags = tags_of(format);
-  if (tags && !tags->key.empty())
-    return unsupported(fmt::format(
-        "\"tools\": calls of this model are written as {}...{}, which is read and not enforced; leave out "
-        "\"strict\", a form beside the tools, and a \"tool_choice\" other than \"auto\" and \"none\"",
-        tags->begin, tags->key));
+  const bool is_xml = tags && !tags->key.empty();
   const bool has_form = form && !is_required;  // false: the text consists of calls only
   std::string lark = "%llguidance {}\nstart: calls";
   if (has_form) {
@@ -280,12 +275,24 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
                         .end = lark_of(tags ? tags->end : "</tool_call>", tokenizer),
                         .call = tags ? lark_of(tags->call, tokenizer) : "",
                         .call_end = tags ? lark_of(tags->call_end, tokenizer) : ""};
-  lark += rules.lark();
+  lark +=
+      is_xml ? xml_calls(
+                   {.format = format, .are_several = rules.are_several, .may_have_text = rules.may_have_text},
+                   tokenizer)
+             : rules.lark();
   std::vector<std::string> names;
   for (size_t i = 0; i < use.tools.size(); ++i) {
     const Tool& tool = use.tools[i];
     if (!use.named.empty() && tool.name != use.named) continue;
     const bool is_checked = is_required || tool.strict;
+    if (is_xml) {
+      auto call = xml_call(i, tool.name, is_checked ? arguments_schema(tool.parameters) : ordered_json(),
+                           format, tokenizer);
+      if (!call.ok()) return call.status().in(fmt::format("\"tools\": the \"parameters\" of {}", tool.name));
+      names.push_back(fmt::format("call_{}", i));
+      lark += *call;
+      continue;
+    }
     auto schema =
         schema_for_library(is_checked ? arguments_schema(tool.parameters) : ordered_json{{"type", "object"}});
     if (!schema.ok())

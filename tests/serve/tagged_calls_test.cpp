@@ -4,10 +4,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include <nlohmann/json.hpp>
 
+#include "serve/api/request.h"
+#include "serve/api/structure.h"
 #include "serve/api/tool_parser.h"
+#include "tests/coordinator/toy_tokenizer.h"
 #include "text/chat_template/chat_template.h"
+#include "text/grammar/grammar_compiler.h"
 
 namespace outrider::tagged_calls {
 namespace {
@@ -240,6 +246,81 @@ TEST(TaggedCalls, AreReadAsTemplatesWriteThem) {
     Read got = read(format, {*text});
     while (got.text.ends_with('\n')) got.text.pop_back();
     EXPECT_EQ(got, expected) << *text;
+  }
+}
+
+// A token for every byte, and the end.
+class Bytes final : public ToyTokenizer {
+ public:
+  int32_t vocab_size() const override { return 257; }
+  std::string token_bytes(TokenId id) const override {
+    return id.value() == 256 ? "" : std::string(1, static_cast<char>(id.value()));
+  }
+  bool is_special(TokenId id) const override { return id.value() == 256; }
+};
+
+TEST(TaggedCalls, AreAllowedByTheirGrammarAndNothingElseIs) {
+  const char* const library = std::getenv("OUTRIDER_TEST_GRAMMAR_LIBRARY");
+  if (!library)
+    GTEST_SKIP() << "OUTRIDER_TEST_GRAMMAR_LIBRARY is not set: llguidance/_lib.abi3.so or libllguidance.so";
+  const Bytes bytes;
+  const auto compiler =
+      make_grammar_compiler(bytes, {.libraries = {library}, .ends = {TokenId(256)}, .vocab_size = 257})
+          .value();
+  const auto allows = [&](ToolFormat format, const char* choice, const std::string& text) {
+    const std::string body =
+        std::string(
+            R"({"tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {
+        "type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}, "e": {"enum": ["x", "y"]}},
+        "required": ["s"], "additionalProperties": false}}}], )") +
+        choice + "}";
+    const auto read = read_structure(ApiKind::kChat, ordered_json::parse(body)).value();
+    const auto asked = tool_grammar(*read.tools, {}, format, bytes);
+    EXPECT_TRUE(asked.ok()) << asked.status().message();
+    const auto grammar = compiler->compile((*asked)->spec);
+    EXPECT_TRUE(grammar.ok()) << grammar.status().message() << "\n" << (*asked)->spec.text;
+    if (!grammar.ok()) return false;
+    const auto matcher = (*grammar)->matcher();
+    for (const char c : text)
+      if (!matcher->accept(TokenId(static_cast<unsigned char>(c)))) return false;
+    std::vector<uint32_t> bits(9);
+    return matcher->allow(bits).ok() && (bits[8] & 1);
+  };
+  const char *const required = R"("tool_choice": "required")", *const may = R"("tool_choice": "auto")",
+                    *const one = R"("tool_choice": "required", "parallel_tool_calls": false)";
+  std::vector<Form> all = kXml;
+  all.insert(all.end(), kJson.begin(), kJson.end());
+  for (const Form& form : all) {
+    const bool is_json = form.key.empty();
+    const auto f = [&](const std::string& s, const std::string& n, const std::string& more = "") {
+      return call_of(form, "f",
+                     is_json ? "{\"s\": \"" + s + "\", \"n\": " + n + more + "}"
+                             : parameter(form, "s", s) + parameter(form, "n", n) + more);
+    };
+    const std::string good = form.begin + f("a <b> é", "5") + form.end;
+    const std::string two = form.begin + f("a", "5") + form.between + f("b", "6") + form.end;
+    EXPECT_TRUE(allows(form.format, required, good)) << good;
+    EXPECT_TRUE(allows(form.format, required, two)) << two;
+    EXPECT_TRUE(allows(form.format, one, good)) << good;
+    EXPECT_FALSE(allows(form.format, one, two)) << two;
+    EXPECT_TRUE(allows(form.format, may, "A text. " + good)) << good;
+    EXPECT_TRUE(allows(form.format, may, "A text.")) << good;
+    EXPECT_FALSE(allows(form.format, required, "A text.")) << good;
+    for (const std::string& wrong :
+         {form.begin + f("a", "five") + form.end, form.begin + call_of(form, "g", "") + form.end,
+          form.begin + call_of(form, "f", "") + form.end,
+          form.begin + f("a", "5", is_json ? ", \"z\": 1" : parameter(form, "z", "1")) + form.end}) {
+      EXPECT_FALSE(allows(form.format, required, wrong)) << wrong;
+      EXPECT_FALSE(allows(form.format, may, wrong)) << wrong;
+    }
+    EXPECT_FALSE(allows(form.format, required, form.begin)) << form.begin;
+    if (is_json) continue;
+    EXPECT_TRUE(allows(
+        form.format, required,
+        form.begin + call_of(form, "f", parameter(form, "s", "") + parameter(form, "e", "y")) + form.end));
+    EXPECT_FALSE(allows(
+        form.format, required,
+        form.begin + call_of(form, "f", parameter(form, "s", "") + parameter(form, "e", "z")) + form.end));
   }
 }
 

@@ -348,7 +348,7 @@ TEST_F(ToolGrammars, SchemasOfArgumentsAreGrammarsOfTheirOwn) {
         << lark(body.c_str(), format);
 }
 
-TEST_F(ToolGrammars, OfTagsAreSectionsOrRefusedByName) {
+TEST_F(ToolGrammars, OfTagsAreSections) {
   const std::string tools = R"({"tools":[{"type":"function","function":{"name":"f"}}],)";
   const std::string required = tools + R"("tool_choice":"required"})";
   const std::string one = tools + R"("tool_choice":"required","parallel_tool_calls":false})";
@@ -361,12 +361,6 @@ TEST_F(ToolGrammars, OfTagsAreSectionsOrRefusedByName) {
   EXPECT_TRUE(has(lark(required.c_str(), ToolFormat::kKimi),
                   R"("functions.f:" /[0-9]+/ "<|tool_call_argument_begin|>")"))
       << lark(required.c_str(), ToolFormat::kKimi);
-  for (const ToolFormat format :
-       {ToolFormat::kQwenXml, ToolFormat::kSeed, ToolFormat::kGlm, ToolFormat::kMiniMax}) {
-    EXPECT_TRUE(has(lark(required.c_str(), format), "\"tools\": calls of this model are written as <"))
-        << lark(required.c_str(), format);
-    EXPECT_EQ(lark((tools + R"("tool_choice":"auto"})").c_str(), format), "");
-  }
 }
 
 TEST_F(ToolGrammars, OneThatIsNamedIsCalledOnce) {

@@ -1,0 +1,121 @@
+#include "serve/api/xml_grammar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/json_text.h"
+#include "requests/asked_form.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::ordered_json;
+
+// A line break where models of the format write one; families differ, so some may leave it out.
+std::string line_break(ToolFormat format) {
+  return format == ToolFormat::kQwenXml || format == ToolFormat::kSeed ? R"("\n")" : R"("\n"?)";
+}
+
+std::string value_end(ToolFormat format) {
+  const CallTags& tags = *tags_of(format);
+  return (tags.has_lines ? "\n" : "") + std::string(tags.value_end);
+}
+
+// The beginning of a parameter, up to its value. `key`: a piece of a grammar.
+std::string key_piece(const std::string& key, ToolFormat format, const Tokenizer& tokenizer) {
+  const CallTags& tags = *tags_of(format);
+  std::string out =
+      fmt::format("{} {} {}", lark_of(tags.key, tokenizer), key, lark_of(tags.key_end, tokenizer));
+  if (!tags.value.empty()) out += fmt::format(" {} {}", line_break(format), lark_of(tags.value, tokenizer));
+  if (tags.has_lines) out += R"( "\n")";
+  return out;
+}
+
+// The rules of a value, as VALUE and its end.
+Result<std::string> value_rule(const std::string& rule, const ordered_json& property, uint8_t types,
+                               const ordered_json& root, const std::string& end) {
+  if (types == 0 || (types & kText)) {
+    const auto choices = property.find("enum");
+    const auto is_text = [](const ordered_json& value) { return value.is_string(); };
+    if (choices == property.end() || !choices->is_array() || choices->empty() ||
+        !std::all_of(choices->begin(), choices->end(), is_text))
+      return fmt::format("{}: text\n", rule);
+    std::vector<std::string> texts;
+    for (const ordered_json& choice : *choices) texts.push_back(json_text(choice));
+    return fmt::format("{}: ({}) {}\n", rule, fmt::join(texts, " | "), end);
+  }
+  ordered_json schema = property;
+  for (const char* key : {"$defs", "definitions"})
+    if (root.contains(key) && !schema.contains(key)) schema[key] = root[key];
+  ASSIGN_OR_RETURN(schema, schema_for_library(std::move(schema)));
+  const std::string text = json_text(schema);
+  for (const char* outside : {R"("$ref":"#")", R"("$ref":"#/properties)"})
+    if (text.find(outside) != std::string::npos)
+      return unsupported("a \"$ref\" to the whole schema is not supported for calls that are written as XML");
+  return fmt::format("{0}: {0}_json {1}\n{0}_json: %json {2}\n", rule, end, text);
+}
+
+}  // namespace
+
+std::string xml_calls(const XmlCalls& calls, const Tokenizer& tokenizer) {
+  const CallTags& tags = *tags_of(calls.format);
+  const std::string begin = lark_of(tags.begin, tokenizer),
+                    text_end = lark_of(value_end(calls.format), tokenizer);
+  const bool is_glm = tags.end.empty(), is_section = calls.format == ToolFormat::kMiniMax;
+  const std::string end = lark_of(is_glm ? tags.call_end : tags.end, tokenizer);
+  std::string inside = is_glm ? "body " + end : R"("\n" body "\n" )" + end;
+  if (is_section && calls.are_several) inside = R"("\n" body ("\n" body)* "\n" )" + end;
+  const bool are_several = calls.are_several && !is_section;
+  const auto lazy = [](const std::string& piece) { return piece.starts_with('<') ? "" : "[lazy]"; };
+  std::string out = fmt::format("TEXT: /(.|\\n)*/\ntext{}: TEXT {}\n", lazy(text_end), text_end);
+  if (!calls.may_have_text)
+    return out + fmt::format("one: {} {}\ncalls: one{}\n", begin, inside,
+                             are_several ? fmt::format(" ({} one)*", line_break(calls.format)) : "");
+  return out + fmt::format("head{}: TEXT {}\none: head {}\nrest: TEXT\ncalls: one{} rest\n", lazy(begin),
+                           begin, inside, are_several ? "*" : "?");
+}
+
+Result<std::string> xml_call(size_t i, const std::string& name, const ordered_json& schema, ToolFormat format,
+                             const Tokenizer& tokenizer) {
+  const CallTags& tags = *tags_of(format);
+  const bool is_glm = tags.end.empty();
+  const std::string pause = line_break(format), end = lark_of(value_end(format), tokenizer);
+  std::string call = fmt::format(
+      "call_{}: {} {}", i,
+      json_text(nlohmann::json(std::string(tags.call) + name + std::string(tags.name_end))), pause);
+  std::string rules;
+  const ordered_json any = ordered_json::object();
+  const ordered_json* root = schema.is_null() ? &any : &schema;
+  if (const auto at = schema.find("$ref"); at != schema.end() && at->is_string())
+    root = target_of(at->get_ref<const std::string&>(), schema);
+  for (const char* key : {"anyOf", "oneOf", "allOf", "patternProperties"})
+    if (!root || root->contains(key))
+      return unsupported(fmt::format("\"{}\" is not supported for calls that are written as XML", key));
+  const auto properties = root->find("properties");
+  const bool has_some = properties != root->end() && properties->is_object() && !properties->empty();
+  const bool is_open =
+      schema.is_null() || (!has_some && root->value("additionalProperties", ordered_json()) != false);
+  if (is_open) {
+    rules = fmt::format("any_{}: {} text {}\n", i, key_piece("/[a-zA-Z0-9_.-]+/", format, tokenizer), pause);
+    call += fmt::format(" any_{}*", i);
+  }
+  const ordered_json required = root->value("required", ordered_json::array());
+  size_t next = 0;
+  if (has_some)
+    for (const auto& [key, property] : properties->items()) {
+      const std::string rule = fmt::format("p_{}_{}", i, next++);
+      ASSIGN_OR_RETURN(const std::string value,
+                       value_rule(rule + "_value", property, types_of(schema, key), schema, end));
+      rules += fmt::format("{0}: {1} {0}_value {2}\n{3}", rule,
+                           key_piece(json_text(nlohmann::json(key)), format, tokenizer), pause, value);
+      const bool is_needed = std::find(required.begin(), required.end(), ordered_json(key)) != required.end();
+      call += fmt::format(" {}{}", rule, is_needed ? "" : "?");
+    }
+  if (!is_glm) call += ' ' + lark_of(tags.call_end, tokenizer);
+  return call + '\n' + rules;
+}
+
+}  // namespace outrider
