@@ -16,66 +16,6 @@ using nlohmann::ordered_json;
 constexpr std::string_view kSpaces = " \t\r\n";
 constexpr size_t kMaxHead = 256;  // bytes of a name or key, with what stands around it
 
-// The special tokens of DeepSeek's models have full-width bars and a lower block as their blank.
-#define OUTRIDER_DEEPSEEK(words) "<\xEF\xBD\x9C" words "\xEF\xBD\x9C>"
-#define OUTRIDER_BLANK "\xE2\x96\x81"
-
-constexpr CallTags kQwenXml{.begin = "<tool_call>",
-                            .call = "<function=",
-                            .name_end = ">",
-                            .key = "<parameter=",
-                            .key_end = ">",
-                            .value = "",
-                            .value_end = "</parameter>",
-                            .call_end = "</function>",
-                            .end = "</tool_call>",
-                            .has_lines = true};
-constexpr CallTags kSeed{.begin = "<seed:tool_call>",
-                         .call = "<function=",
-                         .name_end = ">",
-                         .key = "<parameter=",
-                         .key_end = ">",
-                         .value = "",
-                         .value_end = "</parameter>",
-                         .call_end = "</function>",
-                         .end = "</seed:tool_call>"};
-constexpr CallTags kGlm{.begin = "<tool_call>",
-                        .call = "",
-                        .name_end = "",
-                        .key = "<arg_key>",
-                        .key_end = "</arg_key>",
-                        .value = "<arg_value>",
-                        .value_end = "</arg_value>",
-                        .call_end = "</tool_call>",
-                        .end = ""};
-constexpr CallTags kMiniMax{.begin = "<minimax:tool_call>",
-                            .call = "<invoke name=\"",
-                            .name_end = "\">",
-                            .key = "<parameter name=\"",
-                            .key_end = "\">",
-                            .value = "",
-                            .value_end = "</parameter>",
-                            .call_end = "</invoke>",
-                            .end = "</minimax:tool_call>"};
-constexpr CallTags kDeepSeek{.begin = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "calls" OUTRIDER_BLANK "begin"),
-                             .call = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "call" OUTRIDER_BLANK "begin"),
-                             .name_end = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "sep"),
-                             .key = "",
-                             .key_end = "",
-                             .value = "",
-                             .value_end = "",
-                             .call_end = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "call" OUTRIDER_BLANK "end"),
-                             .end = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "calls" OUTRIDER_BLANK "end")};
-constexpr CallTags kKimi{.begin = "<|tool_calls_section_begin|>",
-                         .call = "<|tool_call_begin|>",
-                         .name_end = "<|tool_call_argument_begin|>",
-                         .key = "",
-                         .key_end = "",
-                         .value = "",
-                         .value_end = "",
-                         .call_end = "<|tool_call_end|>",
-                         .end = "<|tool_calls_section_end|>"};
-
 std::string trimmed(std::string_view text) {
   const size_t from = text.find_first_not_of(kSpaces);
   if (from == std::string_view::npos) return {};
@@ -102,100 +42,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-uint8_t type_named(std::string_view name) {
-  if (name == "string") return kText;
-  if (name == "number" || name == "integer") return kNumber;
-  if (name == "boolean") return kBoolean;
-  if (name == "null") return kNull;
-  return name == "object" || name == "array" ? kNested : 0;
-}
-
-uint8_t type_of(const ordered_json& value) {
-  return value.is_string()    ? kText
-         : value.is_number()  ? kNumber
-         : value.is_boolean() ? kBoolean
-         : value.is_null()    ? kNull
-                              : kNested;
-}
-
-uint8_t types_of_schema(const ordered_json& schema, const ordered_json& root, int depth) {
-  constexpr int kMaxDepth = 8;  // of references, which may be circular
-  if (!schema.is_object() || depth > kMaxDepth) return 0;
-  uint8_t types = 0;
-  if (const auto at = schema.find("type"); at != schema.end()) {
-    if (at->is_string()) types |= type_named(at->get_ref<const std::string&>());
-    if (at->is_array())
-      for (const ordered_json& one : *at)
-        if (one.is_string()) types |= type_named(one.get_ref<const std::string&>());
-    return types;
-  }
-  if (const auto at = schema.find("enum"); at != schema.end() && at->is_array())
-    for (const ordered_json& value : *at) types |= type_of(value);
-  if (const auto at = schema.find("const"); at != schema.end()) types |= type_of(*at);
-  for (const char* key : {"anyOf", "oneOf", "allOf"})
-    if (const auto at = schema.find(key); at != schema.end() && at->is_array())
-      for (const ordered_json& one : *at) types |= types_of_schema(one, root, depth + 1);
-  if (const auto at = schema.find("$ref"); at != schema.end() && at->is_string()) {
-    const ordered_json* const target = target_of(at->get_ref<const std::string&>(), root);
-    if (target) types |= types_of_schema(*target, root, depth + 1);
-  }
-  if (schema.contains("properties")) types |= kNested;
-  if (schema.contains("items")) types |= kNested;
-  return types;
-}
-
 }  // namespace
-
-size_t begun(std::string_view text, std::string_view mark) {
-  for (size_t n = std::min(mark.size() - 1, text.size()); n > 0; --n)
-    if (text.ends_with(mark.substr(0, n))) return n;
-  return 0;
-}
-
-const ordered_json* target_of(std::string_view reference, const ordered_json& root) {
-  if (!reference.starts_with("#")) return nullptr;
-  const ordered_json* at = &root;
-  size_t from = 1;
-  while (from < reference.size() && reference[from] == '/') {
-    const size_t end = std::min(reference.find('/', from + 1), reference.size());
-    const auto next = at->is_object() ? at->find(reference.substr(from + 1, end - from - 1)) : at->end();
-    if (next == at->end()) return nullptr;
-    at = &*next;
-    from = end;
-  }
-  return from == reference.size() ? at : nullptr;
-}
-
-const CallTags* tags_of(ToolFormat format) {
-  switch (format) {
-    case ToolFormat::kQwenXml:
-      return &kQwenXml;
-    case ToolFormat::kSeed:
-      return &kSeed;
-    case ToolFormat::kGlm:
-      return &kGlm;
-    case ToolFormat::kMiniMax:
-      return &kMiniMax;
-    case ToolFormat::kDeepSeekV3:
-    case ToolFormat::kDeepSeek:
-      return &kDeepSeek;
-    case ToolFormat::kKimi:
-      return &kKimi;
-    default:
-      return nullptr;
-  }
-}
-
-uint8_t types_of(const ordered_json& parameters, std::string_view key) {
-  const ordered_json* from = &parameters;
-  if (const auto at = parameters.find("$ref"); at != parameters.end() && at->is_string())
-    from = target_of(at->get_ref<const std::string&>(), parameters);
-  if (!from || !from->is_object()) return 0;
-  const auto properties = from->find("properties");
-  if (properties == from->end() || !properties->is_object()) return 0;
-  const auto at = properties->find(key);
-  return at == properties->end() ? 0 : types_of_schema(*at, parameters, 0);
-}
 
 TaggedCallParser::TaggedCallParser(const ToolReading& reading)
     : reading_(reading), tags_(*tags_of(reading.format)) {}
@@ -391,7 +238,7 @@ void TaggedCallParser::say_value(std::string_view written, std::vector<ToolEvent
   if (value == "True" || value == "False") value[0] = static_cast<char>(value[0] - 'A' + 'a');
   if (value == "None") value = "null";
   const auto parsed = parse_ordered_json(value, "a value");
-  if (parsed.ok() && (type_of(*parsed) & types_) && !((types_ & kText) && parsed->is_string()))
+  if (parsed.ok() && (json_type_of(*parsed) & types_) && !((types_ & kText) && parsed->is_string()))
     return say(std::move(value), events);
   say('"' + escaped(written) + '"', events);
 }
