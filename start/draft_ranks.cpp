@@ -29,7 +29,7 @@ Result<LoadedModel> load_part(const RoleSettings& settings, const Preparation& p
     return part;
   }
   group.meet();  // ranks load at different speeds, and passes have a deadline
-  part->pass_times = warm_up(*part->model, group, Role::kDraft);
+  part->pass_times = warm_up(*part->model, group, Role::kDraft, settings.times_passes);
   return part;
 }
 

@@ -212,7 +212,7 @@ Result<LoadedModel> load_target(const RoleSettings& settings, const Preparation&
     ASSIGN_OR_RETURN(loaded.model, Model::load(settings.models.model, model_opts, group));
   }
   group.meet();  // ranks do not load equally fast, and passes have a deadline
-  loaded.pass_times = warm_up(*loaded.model, group, Role::kTarget, is_timed);
+  loaded.pass_times = warm_up(*loaded.model, group, Role::kTarget, is_timed && settings.times_passes);
   return loaded;
 }
 
@@ -232,7 +232,7 @@ Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& 
                    parse_weight_format("--draft-weight-format", settings.models.draft_weight_format));
   ASSIGN_OR_RETURN(model_opts.activations, parse_activation_format(settings.models.activation_format));
   model_opts.notice = placed("draft", settings.quiet);
-  model_opts.max_rows = kDraftPrefillRows;
+  model_opts.max_rows = settings.draft_prefill_rows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.
   model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{sequences});
   const int64_t outcomes =
@@ -256,7 +256,8 @@ Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& 
     const LoadingModel loading;
     ASSIGN_OR_RETURN(loaded.model, Model::load(settings.models.draft_model, model_opts, group));
   }
-  if (group.size() == 1) loaded.pass_times = warm_up(*loaded.model, group, Role::kDraft);
+  if (group.size() == 1)
+    loaded.pass_times = warm_up(*loaded.model, group, Role::kDraft, settings.times_passes);
   return loaded;
 }
 
@@ -271,10 +272,11 @@ Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& set
 }
 
 Result<std::shared_ptr<HeadCompute>> head_compute(const RoleSettings& settings, RoleThreads threads,
-                                                  Model* target, int target_group) {
+                                                  Model* target, int target_group,
+                                                  std::optional<Device> elsewhere) {
   const ModelSettings& models = settings.models;
-  const Device device =
-      device_of_worker(models, target ? target_group * models.tensor_parallel_size : target_ranks(models));
+  const Device device = elsewhere.value_or(
+      device_of_worker(models, target ? target_group * models.tensor_parallel_size : target_ranks(models)));
   if (device.kind == Device::Kind::kCuda) return make_device_compute(device, target);
   return make_host_compute(threads.count, threads.bytes_each);
 }
@@ -291,7 +293,7 @@ Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Prep
   auto head = Head::load(models.draft_model, models.model,
                          {.kind = *models.head(),
                           .compute = std::move(compute),
-                          .max_rows = std::max(kDraftPrefillRows, int64_t{sequences}),
+                          .max_rows = std::max(settings.draft_prefill_rows, int64_t{sequences}),
                           .max_sequences = sequences,
                           .max_positions = prepared.max_model_len,
                           .kv_tokens = sequences * per_sequence,

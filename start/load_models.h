@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/collectives.h"
@@ -16,8 +17,7 @@
 
 namespace outrider {
 
-inline constexpr int32_t kMaxRowsPerStep = 512;    // of a pass of the target
-inline constexpr int64_t kDraftPrefillRows = 256;  // of a pass with a prefill, of a draft model or head
+inline constexpr int32_t kMaxRowsPerStep = 512;  // of a pass of the target
 
 // The number of devices of the target; those of draft workers follow.
 int target_ranks(const ModelSettings& models);
@@ -51,9 +51,10 @@ Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& set
 // Prints on standard error what is placed on a device.
 std::function<void(const std::string&)> placed(const char* role, bool quiet);
 // The compute of a head, or of its part beside the target: on the device of this target group's leader, or,
-// if `target` is null, of the draft worker.
+// if `target` is null, of the draft worker. `elsewhere`: on this device.
 Result<std::shared_ptr<HeadCompute>> head_compute(const RoleSettings& settings, RoleThreads threads,
-                                                  Model* target, int target_group = 0);
+                                                  Model* target, int target_group = 0,
+                                                  std::optional<Device> elsewhere = {});
 // The head of --drafter eagle3 and similar ones, for `sequences` sequences, in either of its places.
 Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
                                         int32_t sequences, std::shared_ptr<HeadCompute> compute);

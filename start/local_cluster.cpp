@@ -78,8 +78,13 @@ Result<LocalModels> LocalModels::load(const RoleSettings& settings, const Prepar
   return models;
 }
 
-LocalCluster::LocalCluster(const ClusterSettings& settings, const Preparation& prepared, LocalModels* models)
-    : settings_(settings), prepared_(prepared), models_(models), hub_(make_inproc_hub()) {}
+LocalCluster::LocalCluster(const ClusterSettings& settings, const Preparation& prepared, LocalModels* models,
+                           RoleSeams seams)
+    : settings_(settings),
+      prepared_(prepared),
+      models_(models),
+      seams_(std::move(seams)),
+      hub_(make_inproc_hub()) {}
 
 LocalCluster::~LocalCluster() { threads_.clear(); }
 
@@ -126,7 +131,7 @@ Status LocalCluster::start_target() {
       const PassTimes times = models_ ? models_->target_times : PassTimes();
       RETURN_IF_ERROR(start_role([this, g, &rank = *group[r], transport, model, times] {
         note(run_target_rank(settings_, prepared_, target_threads(settings_.models), rank, transport.get(),
-                             {model, times, head_, settings_.speculates()}, lend(Role::kTarget), {},
+                             {model, times, head_, settings_.speculates(), seams_}, lend(Role::kTarget), {},
                              static_cast<int>(g)));
       }));
     }
@@ -143,7 +148,11 @@ Status LocalCluster::start_drafter() {
   RETURN_IF_ERROR(start_role([this, transport, model, index, &leader = *group.front()] {
     set_thread_role(fmt::format("draft/{}", index));
     note(run_draft_worker(settings_, prepared_, draft_threads(settings_.models), leader, *transport,
-                          {model, model ? models_->draft_times : PassTimes(), head_}, lend(Role::kDraft)));
+                          {.model = model,
+                           .pass_times = model ? models_->draft_times : PassTimes(),
+                           .head = head_,
+                           .seams = seams_},
+                          lend(Role::kDraft)));
   }));
   for (size_t r = 1; r < group.size(); ++r)
     RETURN_IF_ERROR(start_role([this, index, r, &rank = *group[r]] {
@@ -164,6 +173,11 @@ Result<std::unique_ptr<Transport>> LocalCluster::start(int drafters, bool listen
 void LocalCluster::note(const Status& status) {
   std::lock_guard lock(mutex_);
   if (error_.ok()) error_ = status;
+}
+
+Status LocalCluster::wait() {
+  threads_.clear();
+  return error();
 }
 
 Status LocalCluster::error() const {

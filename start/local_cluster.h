@@ -27,7 +27,8 @@ struct LocalModels {
 class LocalCluster {
  public:
   // Every role loads its own model, unless `models` contains it; all arguments must outlive the cluster.
-  LocalCluster(const ClusterSettings& settings, const Preparation& prepared, LocalModels* models = nullptr);
+  LocalCluster(const ClusterSettings& settings, const Preparation& prepared, LocalModels* models = nullptr,
+               RoleSeams seams = {});
   ~LocalCluster();  // every role must have been shut down before
 
   std::unique_ptr<Transport> coordinator_end() { return hub_->coordinator_end(); }
@@ -41,6 +42,8 @@ class LocalCluster {
   Result<std::unique_ptr<Transport>> start(int drafters, bool listens);
   // The error of the first role that failed, if any.
   Status error() const;
+  // The same once all roles have ended, which were shut down before.
+  Status wait();
 
  private:
   void note(const Status& status);
@@ -52,6 +55,7 @@ class LocalCluster {
   const ClusterSettings& settings_;
   const Preparation& prepared_;
   LocalModels* const models_;
+  const RoleSeams seams_;
   std::shared_ptr<InprocHub> hub_;
   std::vector<std::vector<std::unique_ptr<Collectives>>> groups_;        // of target ranks
   std::vector<std::vector<std::unique_ptr<Collectives>>> draft_groups_;  // of the ranks of each draft worker

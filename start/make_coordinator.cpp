@@ -50,6 +50,14 @@ Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& set
                                                       GammaPolicyFactory policy,
                                                       CoordinatorCallbacks callbacks, Trace* trace) {
   ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(settings, prepared));
+  return make_coordinator(settings, prepared, std::move(limits), std::move(transport), std::move(policy),
+                          std::move(callbacks), trace);
+}
+
+std::unique_ptr<Coordinator> make_coordinator(const ClusterSettings& settings, const Preparation& prepared,
+                                              ProtocolOptions limits, std::unique_ptr<Transport> transport,
+                                              GammaPolicyFactory policy, CoordinatorCallbacks callbacks,
+                                              Trace* trace) {
   if (!settings.speculation.emulate_link.empty())  // checked with the settings
     transport = make_emulated_link(std::move(transport),
                                    parse_link_emulation(settings.speculation.emulate_link).value());

@@ -26,6 +26,11 @@ Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& set
                                                       std::unique_ptr<Transport> transport,
                                                       GammaPolicyFactory policy,
                                                       CoordinatorCallbacks callbacks, Trace* trace);
+// The same with other limits than protocol_options().
+std::unique_ptr<Coordinator> make_coordinator(const ClusterSettings& settings, const Preparation& prepared,
+                                              ProtocolOptions limits, std::unique_ptr<Transport> transport,
+                                              GammaPolicyFactory policy, CoordinatorCallbacks callbacks,
+                                              Trace* trace);
 
 // The coordinator's limits for these settings; the same numbers size the workers' buffers.
 Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared);

@@ -1,6 +1,10 @@
 // The roles of a run, in any place: threads of one process, or processes of one mpirun.
 #pragma once
 
+#include <chrono>
+#include <functional>
+#include <optional>
+
 #include "cluster/slice_endpoints.h"
 #include "comm/collectives.h"
 #include "comm/transport.h"
@@ -8,6 +12,7 @@
 #include "model/model.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
+#include "start/row_links.h"
 #include "start/settings.h"
 
 namespace outrider {
@@ -22,12 +27,23 @@ uint64_t this_process();
 // Shutdown; null: the role runs on its own thread.
 using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
 
+// What tests put in place of parts of a role, or see of it. The defaults are those of every run.
+struct RoleSeams {
+  std::string gpu;                                  // of a draft worker, for links; empty: linkable_gpu()
+  LinkMaker q_links, hidden_state_links;            // NCCL's want a GPU for each end
+  std::optional<Device> head_device;                // of a head beside the target; default: the target's
+  std::chrono::milliseconds patience{2000};         // with rows that were announced; a loaded machine is slow
+  std::chrono::milliseconds connect_timeout{1000};  // of a draft worker, to the target's ranks; the same
+  std::function<void(Role, Model&)> ended;          // told each model when its role's work is over
+};
+
 // Objects that a role need not load itself.
 struct Loaded {
   Model* model = nullptr;
   PassTimes pass_times = {};  // of the model (LoadedModel)
   std::shared_ptr<const DraftHead> head;
   bool is_timed = true;  // as of load_target()
+  RoleSeams seams = {};
 };
 
 // Each role loads its model, unless it is given one, and serves until its Shutdown. An error was also

@@ -95,6 +95,10 @@ struct RoleSettings {
   ModelSettings models;
   SpeculationSettings speculation;
   bool quiet = false;  // no progress on standard error
+
+  // Not flags: tests set them, to be quick and to fill passes with short texts.
+  bool times_passes = true;          // of models before a role reports that it is ready (warm_up)
+  int64_t draft_prefill_rows = 256;  // of a pass with a prefill, of a draft model or head
 };
 
 // Draft workers, and the endpoint through which further workers join.

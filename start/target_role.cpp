@@ -25,11 +25,11 @@ bool takes_slices(const RoleSettings& settings) {
 
 // Empty: rows come to the rank's endpoint.
 RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared, int rank,
-                       const SliceEndpoints& endpoints) {
+                       const SliceEndpoints& endpoints, const RoleSeams& seams) {
   if (!takes_slices(settings) || !ranks_have_links(endpoints)) return {};
   const ModelSettings& models = settings.models;
   auto links = make_links(device_of_worker(models, rank), endpoints, prepared.target_info.vocab_size, rank,
-                          models.max_num_seqs + 1);
+                          models.max_num_seqs + 1, seams.q_links);
   if (links.ok()) return std::move(links).value();
   log_line(LogLevel::kWarning, "rows of q will not come from device to device: {}", links.status().message());
   return {};
@@ -37,9 +37,10 @@ RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared
 
 // The leader's links to draft workers with a head. Empty: hidden states travel in results.
 RowLinks links_of_hidden_states(const ModelSettings& models, const TargetOptions& target,
-                                const SliceEndpoints& endpoints) {
+                                const SliceEndpoints& endpoints, const RoleSeams& seams) {
   if (!target.hidden_states || endpoints.of_rank.empty() || endpoints.of_rank.front().gpu.empty()) return {};
-  auto links = make_hidden_state_sender(device_of_worker(models, 0), target.hidden_state_width);
+  auto links = make_hidden_state_sender(device_of_worker(models, 0), target.hidden_state_width,
+                                        seams.hidden_state_links);
   if (links.ok()) return std::move(links).value();
   log_line(LogLevel::kWarning, "rows of states will not go from device to device: {}",
            links.status().message());
@@ -77,7 +78,7 @@ Result<std::shared_ptr<HiddenStateReader>> load_hidden_state_reader(const RoleSe
   ASSIGN_OR_RETURN(const WeightFormat format,
                    parse_weight_format("--draft-weight-format", models.draft_weight_format));
   auto projection = HiddenStateProjection::load(
-      models.draft_model, models.model, *prepared.head, prepared.target, format, kDraftPrefillRows,
+      models.draft_model, models.model, *prepared.head, prepared.target, format, settings.draft_prefill_rows,
       std::move(compute), placed("states for the head", settings.quiet));
   if (!projection.ok()) return projection.status().in("--draft-model " + models.draft_model);
   return std::make_shared<HiddenStateReader>(target, std::move(projection).value(),
@@ -86,7 +87,11 @@ Result<std::shared_ptr<HiddenStateReader>> load_hidden_state_reader(const RoleSe
 
 // Where the head of the run drafts, as far as a target rank has to do with it.
 Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
-                Collectives& group, int target_group, Model& model, TargetOptions& target) {
+                Collectives& group, int target_group, const Loaded& loaded, TargetOptions& target) {
+  Model& model = *loaded.model;
+  const auto compute_beside = [&] {
+    return head_compute(settings, threads, &model, target_group, loaded.seams.head_device);
+  };
   const bool leads = group.rank() == 0;
   if (settings.models.exits_early()) {
     target.co_located_drafter = prepared.draft_info.fingerprint;
@@ -103,7 +108,7 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
   if (settings.models.is_head_beside_target()) {
     target.co_located_drafter = prepared.draft_info.fingerprint;
     if (leads) {
-      ASSIGN_OR_RETURN(auto compute, head_compute(settings, threads, &model, target_group));
+      ASSIGN_OR_RETURN(auto compute, compute_beside());
       ASSIGN_OR_RETURN(target.drafter,
                        load_hidden_state_drafter(settings, prepared, std::move(compute), model));
     }
@@ -112,7 +117,7 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
   target.hidden_state_head = prepared.hidden_state_head;
   target.hidden_state_width = static_cast<int32_t>(prepared.head->layer.hidden_size);
   if (!leads) return {};
-  ASSIGN_OR_RETURN(auto compute, head_compute(settings, threads, &model, target_group));
+  ASSIGN_OR_RETURN(auto compute, compute_beside());
   ASSIGN_OR_RETURN(target.hidden_states,
                    load_hidden_state_reader(settings, prepared, std::move(compute), model));
   return {};
@@ -143,14 +148,15 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                        .generation = new_generation(),
                        .pass_times = loaded.pass_times,
                        .trees = !tree.shape.is_chain(),
-                       .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
+                       .synthetic_acceptance = synthetic ? &*synthetic : nullptr,
+                       .slice_timeout = loaded.seams.patience};
   if (life.asked_to_leave) {  // a broken connection ends this life, and the next one begins
     target.asked_to_leave = life.asked_to_leave;
     target.on_joined = life.on_joined;
     target.most_undelivered = 1;
     target.trees = true;  // the run that it joins decides
   }
-  RETURN_IF_ERROR(add_head(settings, prepared, threads, group, target_group, *loaded.model, target));
+  RETURN_IF_ERROR(add_head(settings, prepared, threads, group, target_group, loaded, target));
   if (endpoint.own)
     target.slice_inbox = std::make_shared<SliceInbox>(
         std::move(endpoint.own),
@@ -158,20 +164,24 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                           .rank = group.rank(),
                           .sequences = settings.models.max_num_seqs,
                           .rows = takes_slices(settings) ? kMaxSpeculativeTokens : 0},
-        links_of_rank(settings, prepared, group.rank(), endpoint.all),
-        links_of_hidden_states(settings.models, target, endpoint.all));
+        links_of_rank(settings, prepared, group.rank(), endpoint.all, loaded.seams),
+        links_of_hidden_states(settings.models, target, endpoint.all, loaded.seams));
   target.slices = std::move(endpoint.all);
   target.head = std::move(loaded.head);
   if (transport && loaded.model->threads() < threads.cores) transport->keep_looking(kBetweenPlans);
   TargetWorker worker(*loaded.model, group, std::move(target));
-  if (!lend) return worker.run(transport);
-  RETURN_IF_ERROR(worker.join(*transport));
   Status status;
-  lend(*transport, [&] {
-    const auto stays = worker.turn(*transport);
-    status = stays.status();
-    return stays.ok() && *stays;
-  });
+  if (!lend) {
+    status = worker.run(transport);
+  } else {
+    RETURN_IF_ERROR(worker.join(*transport));
+    lend(*transport, [&] {
+      const auto stays = worker.turn(*transport);
+      status = stays.status();
+      return stays.ok() && *stays;
+    });
+  }
+  if (loaded.seams.ended) loaded.seams.ended(Role::kTarget, *loaded.model);
   return status;
 }
 

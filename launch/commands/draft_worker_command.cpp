@@ -17,23 +17,16 @@
 #include "base/threads.h"
 #include "comm/cores.h"
 #include "draft_worker/draft_worker.h"
-#include "start/device.h"
+#include "start/draft_life.h"
 #include "start/draft_ranks.h"
 #include "start/flags/options.h"
 #include "start/load_models.h"
-#include "start/make_drafter.h"
 #include "start/mpi_cluster.h"
 #include "start/rank_setup.h"
 #include "start/roles.h"
-#include "start/row_links.h"
 
 namespace outrider {
 namespace {
-
-using std::chrono::milliseconds;
-
-// A coordinator may wait for its target as long. One that is gone is noticed at once.
-constexpr milliseconds kJoinTimeout{600'000};
 
 bool asked_to_leave() { return noted_signal() != 0; }
 
@@ -55,7 +48,6 @@ class JoinedWorker {
 
   Status load() {
     ASSIGN_OR_RETURN(models_, load_());
-    head_ = offered_head(settings_.run.models, 0, models_.head.get());
     return {};
   }
 
@@ -102,99 +94,33 @@ class JoinedWorker {
   // One connection with one identity: connects, joins, serves.
   Status live(bool* joined) {
     ASSIGN_OR_RETURN(const auto transport, make_zmq_client(settings_.connect, zmq_));
-    DraftWorkerOptions options{
-        .info = prepared_.draft_info,
-        .vocabulary_beginnings = prepared_.vocabulary_beginnings,
-        .generation = new_generation(),
-        .max_sequences = settings_.run.models.max_num_seqs,
-        .head_fingerprint = head_ ? head_->fingerprint() : 0,
-        .hidden_state_head = models_.hidden_state_head ? prepared_.hidden_state_head : 0,
-        .hidden_state_width =
-            models_.hidden_state_head ? static_cast<int32_t>(models_.hidden_state_head->hidden_size()) : 0,
-        .successors = settings_.run.models.reads_successors(),
-        .finds_text = settings_.run.models.finds_text(),
-        .max_prefill = settings_.run.models.draft_max_prefill(),
-        .pass_times = models_.draft.pass_times,
-        .join_timeout = kJoinTimeout,
-        .asked_to_leave = asked_to_leave};
-    ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
-    if (!welcome) return {};
-    *joined = true;
-    options.vocab_size = welcome->target.vocab_size;
-    messages_.tell(LogLevel::kInfo, "join",
-                   fmt::format("model '{}' drafts for target '{}' at {}", prepared_.draft_info.name,
-                               welcome->target.name, settings_.connect));
-    std::optional<SliceSender> slices = endpoints_of(*welcome, options.generation);
-    options.slices = slices ? &*slices : nullptr;
-    if (slices) use_links(*welcome, *slices);
-    auto hidden_states = states_of(*welcome, options.generation);
-    std::optional<milliseconds> pause;
-    {
-      const auto drafter = models_.hidden_state_head
-                               ? make_head_worker(settings_.run.models, *models_.hidden_state_head,
-                                                  welcome->eos_ids, hidden_states.get())
-                               : make_drafter(settings_.run.models, prepared_, models_.draft.model.get(),
-                                              welcome->target.vocab_size, welcome->eos_ids, head_,
-                                              slices ? slices->rows() : nullptr);
-      DraftWorker worker(*drafter, *transport, options);
-      RETURN_IF_ERROR(worker.serve());
-      pause = worker.rest();
-    }
+    const DraftLife life{
+        .asked_to_leave = asked_to_leave,
+        .on_joined =
+            [&](const Welcome& welcome) {
+              *joined = true;
+              messages_.tell(LogLevel::kInfo, "join",
+                             fmt::format("model '{}' drafts for target '{}' at {}", prepared_.draft_info.name,
+                                         welcome.target.name, settings_.connect));
+            },
+        .complain = [&](const std::string& text) { messages_.tell(text); },
+        // Workers started by mpirun already send unencrypted traffic between hosts; a worker that joined with
+        // a key does not.
+        .crosses_hosts = settings_.parent != 0};
+    ASSIGN_OR_RETURN(const auto pause, live_as_drafter(settings_.run, prepared_,
+                                                       {.draft = models_.draft.model.get(),
+                                                        .pass_times = models_.draft.pass_times,
+                                                        .head = models_.head.get(),
+                                                        .hidden_state_head = models_.hidden_state_head.get()},
+                                                       *transport, life));
     if (!pause) return {};
     messages_.tell(LogLevel::kInfo, "leave",
                    fmt::format("unloaded for {} s: its drafts have not paid for long",
                                static_cast<double>(pause->count()) / 1000));
-    slices.reset();
-    hidden_states.reset();
-    head_ = nullptr;
     models_ = {};
-    unloaded_ = stay_unloaded(*transport, *pause, options);
+    unloaded_ = stay_unloaded(*transport, *pause,
+                              {.info = {}, .generation = life.generation, .asked_to_leave = asked_to_leave});
     return {};
-  }
-
-  // Empty: q travels with the drafts.
-  std::optional<SliceSender> endpoints_of(const Welcome& welcome, Generation self) const {
-    if (welcome.slices.of_rank.empty()) return std::nullopt;
-    auto sender =
-        SliceSender::connect(welcome.slices, welcome.target.vocab_size, self, kJoiningConnectTimeout);
-    if (sender.ok()) return std::move(sender).value();
-    messages_.tell(sender.status().message() + "; dense q goes to the target through the coordinator");
-    return std::nullopt;
-  }
-
-  Device device() const { return device_of_worker(settings_.run.models, target_ranks(settings_.run.models)); }
-  // Workers started by mpirun already send unencrypted traffic between hosts; a worker that joined with a key
-  // does not.
-  bool is_trusted(const Welcome& welcome, const std::string& gpu) const {
-    return settings_.parent != 0 || on_one_host(welcome.slices, gpu);
-  }
-
-  // Null: hidden states come through the coordinator.
-  std::unique_ptr<HiddenStateInbox> states_of(const Welcome& welcome, Generation self) const {
-    const std::string gpu = models_.hidden_state_head ? linkable_gpu(device()) : "";
-    if (!may_link_hidden_states(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return nullptr;
-    const auto connect = [&]() -> Result<std::unique_ptr<HiddenStateInbox>> {
-      const int64_t width = models_.hidden_state_head->hidden_size();
-      ASSIGN_OR_RETURN(auto links,
-                       make_hidden_state_receiver(device(), width, settings_.run.models.max_num_seqs));
-      return HiddenStateInbox::connect(welcome.slices, std::move(links), models_.hidden_state_head->compute(),
-                                       {.worker = self, .width = width}, kJoiningConnectTimeout);
-    };
-    auto inbox = connect();
-    if (inbox.ok()) return std::move(inbox).value();
-    messages_.tell(inbox.status().message() + "; rows of states come with the job");
-    return nullptr;
-  }
-
-  void use_links(const Welcome& welcome, SliceSender& slices) const {
-    if (!models_.draft.model) return;
-    const std::string gpu = linkable_gpu(device());
-    if (!may_link(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return;
-    constexpr int kMaxDrafts = 8;  // in transfer; further drafts use the sockets
-    auto links = make_links(device(), welcome.slices, welcome.target.vocab_size, -1,
-                            std::min(2 * settings_.run.models.max_num_seqs, kMaxDrafts));
-    if (links.ok()) return slices.use_links(std::move(links).value());
-    messages_.tell(links.status().message() + "; dense q goes to the target by sockets");
   }
 
   const DraftWorkerSettings& settings_;
@@ -203,9 +129,8 @@ class JoinedWorker {
   const ZmqOptions zmq_;
   const Load load_;
   WorkerModels models_;
-  const DraftHead* head_ = nullptr;  // null: no hidden states are sent
-  bool unloaded_ = false;            // it was unloaded, and will join again
-  std::string told_;                 // the last reported reason for a missing coordinator
+  bool unloaded_ = false;  // it was unloaded, and will join again
+  std::string told_;       // the last reported reason for a missing coordinator
 };
 
 // The first rank is the worker; the other ranks hold their part of its model.

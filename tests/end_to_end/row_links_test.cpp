@@ -181,6 +181,7 @@ class MortalWire final : public Transport {
  public:
   MortalWire(std::unique_ptr<Transport> inner, int drafts) : inner_(std::move(inner)), drafts_(drafts) {}
   Status send(PeerId to, const Message& message) override {
+    if (drafts_ == 0) return unavailable("its worker is dead");
     Status status = inner_->send(to, message);
     if (std::holds_alternative<Draft>(message) && --drafts_ == 0) throw testing::WorkerDeath();
     return status;

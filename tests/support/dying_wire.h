@@ -16,7 +16,9 @@ class DyingWire final : public Transport {
  public:
   DyingWire(std::unique_ptr<Transport> inner, int messages) : inner_(std::move(inner)), messages_(messages) {}
   Status send(PeerId to, const Message& message) override {
-    if (std::holds_alternative<Kind>(message) && messages_-- == 0) throw WorkerDeath();
+    if (is_dead_) return unavailable("its worker is dead");
+    is_dead_ = std::holds_alternative<Kind>(message) && messages_-- == 0;
+    if (is_dead_) throw WorkerDeath();
     return inner_->send(to, message);
   }
   std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
@@ -25,6 +27,7 @@ class DyingWire final : public Transport {
  private:
   const std::unique_ptr<Transport> inner_;
   int messages_;
+  bool is_dead_ = false;
 };
 
 }  // namespace outrider::testing

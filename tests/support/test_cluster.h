@@ -1,7 +1,9 @@
 // A whole engine in this process, over models without text: a coordinator, target groups as threads, and
-// drafters, connected by any transport. It does the same as `outrider generate` without files and flags.
+// drafters, connected by any transport. start/ builds it, as for `outrider generate`; from tests come small
+// limits, patience, and wires that fail.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -71,8 +73,10 @@ struct ClusterOptions {
   std::chrono::milliseconds draft_timeout{60'000};
 };
 
-// A draft worker, or the leader of a target group, that throws it has died.
-struct WorkerDeath {};
+// A draft worker, or the leader of a target group, whose wire throws it dies. Its wire sends nothing more.
+struct WorkerDeath : std::exception {
+  const char* what() const noexcept override { return "the test ends this worker"; }
+};
 
 struct Finished {
   std::vector<TokenId> ids;
