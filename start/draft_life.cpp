@@ -1,11 +1,10 @@
 #include "start/draft_life.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <memory>
 #include <vector>
 
+#include "base/log_line.h"
 #include "draft_worker/draft_worker.h"
 #include "draft_worker/wire/hidden_state_inbox.h"
 #include "draft_worker/wire/slice_sender.h"
@@ -40,7 +39,7 @@ class DirectWays {
 
  private:
   void complain(const std::string& text) const {
-    life_.complain ? life_.complain(text) : spdlog::warn("{}", text);
+    life_.complain ? life_.complain(text) : log_line(LogLevel::kWarning, "{}", text);
   }
   std::string gpu() const { return seams_.gpu.empty() ? linkable_gpu(device_) : seams_.gpu; }
   bool may_cross(const std::string& gpu) const {
