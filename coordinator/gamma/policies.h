@@ -66,5 +66,8 @@ Result<GammaPolicyFactory> goodput_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> pipelined_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> table_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> tiers_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> turbospec_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> goodspeed_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> vllm_gamma_from(const GammaArguments& arguments);
 
 }  // namespace outrider
