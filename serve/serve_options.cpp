@@ -193,6 +193,14 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
          "vllm: /metrics has the common numbers also under vLLM's names, for tools that know only those")
       ->check(CLI::IsMember({"vllm"}))
       ->group("Server");
+  app.add_option_function<std::string>(
+         "--per-request-spec-decode-metrics",
+         [&o](const std::string& detail) { o.lists_rounds = detail == "detailed"; },
+         "detailed: metrics.speculative_decoding of replies also has the drafted and accepted tokens of "
+         "every round "
+         "with a draft (per_step_drafted, per_step_accepted), as vLLM's; default: summary")
+      ->check(CLI::IsMember({"summary", "detailed"}))
+      ->group("Server");
 }
 
 }  // namespace

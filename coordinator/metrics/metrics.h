@@ -183,6 +183,7 @@ struct RequestMetrics {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, from the prefix cache
   RoundSums rounds;
+  std::vector<int32_t> step_drafted, step_accepted;  // by round with a draft
   PhaseTimes phases;
   DurationHistogram gaps;    // between emitted tokens, zeros inside a burst included
   DurationHistogram bursts;  // between bursts

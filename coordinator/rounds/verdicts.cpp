@@ -354,6 +354,10 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
                           .plan_wait = round.planned_at - round.decided_at,
                           .verify = turn.now() - round.planned_at};
   live.metrics.rounds.add(sums);
+  if (round.drafted() > 0) {
+    live.metrics.step_drafted.push_back(round.drafted());
+    live.metrics.step_accepted.push_back(verdict.accepted_count);
+  }
   live.metrics.phases.add(phases);
   if (round.has_draft)
     pool_.for_each_of(round.worker, [&](PoolWorker& worker) {

@@ -5,20 +5,21 @@
 #include "lab/report/svg.h"
 
 namespace outrider::report {
-namespace {
 
-std::string field(const std::string& text) {
+std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string out = "\"";
   for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
   return out + "\"";
 }
 
+namespace {
+
 std::string line(const std::vector<std::string>& fields) {
   std::string out;
   for (const std::string& each : fields) {
     if (&each != &fields.front()) out += ',';
-    out += field(each);
+    out += csv_field(each);
   }
   return out + "\r\n";
 }

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "lab/report/page_parts.h"
 #include "lab/report/palette.h"
 
@@ -120,6 +122,22 @@ std::string page_style() {
                      variables(true));
   for (int i = 0; i <= kHues; ++i) out += fmt::format(".k{0}{{color:var(--c{0})}}", i);
   return out + kRules;
+}
+
+std::string figure_style() {
+  std::string out;
+  for (int i = 0; i <= kHues; ++i) out += fmt::format(".k{0}{{color:var(--c{0})}}\n", i);
+  std::istringstream rules(kRules);
+  for (std::string line; std::getline(rules, line);)
+    if (line.starts_with("svg ")) out += line + "\n";
+  std::istringstream named(variables(false));
+  for (std::string one; std::getline(named, one, ';');) {
+    const size_t colon = one.find(':');
+    const std::string use = "var(" + one.substr(0, colon) + ")", value = one.substr(colon + 1);
+    for (size_t at = out.find(use); at != std::string::npos; at = out.find(use, at))
+      out.replace(at, use.size(), value);
+  }
+  return out;
 }
 
 }  // namespace outrider::report

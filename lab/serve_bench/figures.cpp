@@ -41,6 +41,10 @@ LoadFigures figures_of(std::span<const std::vector<RequestOutcome>> turns, const
       out.prompt_tokens += r.prompt_tokens;
       out.draft_tokens += r.draft_tokens;
       out.accepted_tokens += r.accepted_tokens;
+      if (!r.step_drafted.empty() && r.step_drafted.size() == r.step_accepted.size()) {
+        out.per_step_drafted.push_back(r.step_drafted);
+        out.per_step_accepted.push_back(r.step_accepted);
+      }
       whole.push_back(r.whole_s);
       if (r.first_s > 0) first.push_back(r.first_s);
       if (r.tokens > 1) per_token.push_back(r.per_token_s());
@@ -71,6 +75,8 @@ nlohmann::json json_of(const LoadFigures& f) {
           {"tokens_per_second", f.tokens_per_second()},
           {"draft_tokens", f.draft_tokens},
           {"accepted_tokens", f.accepted_tokens},
+          {"per_step_drafted", f.per_step_drafted},
+          {"per_step_accepted", f.per_step_accepted},
           {"first_token_s", percentiles(f.first_s)},
           {"inter_chunk_s", percentiles(f.gap_s)},
           {"per_token_s", percentiles(f.per_token_s)},

@@ -122,6 +122,8 @@ class Stream {
     if (drafts.is_object()) {
       outcome_.draft_tokens = drafts.value("num_draft_tokens", int64_t{0});
       outcome_.accepted_tokens = drafts.value("num_accepted_draft_tokens", int64_t{0});
+      outcome_.step_drafted = drafts.value("per_step_drafted", std::vector<int64_t>());
+      outcome_.step_accepted = drafts.value("per_step_accepted", std::vector<int64_t>());
     }
   }
   void note_text() {

@@ -33,6 +33,7 @@ struct RequestOutcome {
   std::vector<double> gaps_s;       // between chunks with text; one may bring several tokens
   int64_t prompt_tokens = 0, tokens = 0;
   int64_t draft_tokens = 0, accepted_tokens = 0;  // if the server reports them
+  std::vector<int64_t> step_drafted, step_accepted;  // by round with a draft, if the server reports them
 
   bool ok() const { return error.empty(); }
   // Mean time of a token behind the first one; 0 where there is none.

@@ -12,8 +12,11 @@
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/statistics.h"
+#include "lab/report/svg_file.h"
 #include "lab/report/terminal.h"
 #include "lab/serve_bench/figures.h"
+#include "lab/serve_bench/pareto.h"
+#include "requests/output.h"
 
 namespace outrider {
 namespace {
@@ -196,6 +199,80 @@ report::Figure figure_over_rates(const std::string& title, const std::string& te
   return {.title = title, .text = text, .drawing = std::move(plot)};
 }
 
+// Of each arm, by rate.
+std::vector<std::vector<LoadPoint>> load_points(const std::vector<RateRun>& runs, size_t arms) {
+  std::vector<std::vector<LoadPoint>> out(arms);
+  for (size_t a = 0; a < arms; ++a) {
+    for (const RateRun& run : runs) {
+      const double median = run.figures[a].per_token_s.p50;
+      out[a].push_back({.rate = run.rate,
+                        .user = median > 0 ? 1 / median : 0,
+                        .server = run.figures[a].tokens_per_second()});
+    }
+    mark_front(out[a]);
+  }
+  return out;
+}
+
+report::Figure pareto_figure(const std::vector<RateRun>& runs, const std::vector<Arm>& arms) {
+  report::Plot plot{.x = {.label = "of one user", .unit = "tokens/s", .names = {}},
+                    .y = {"of the server", "tokens/s", {}},
+                    .guide = {},
+                    .guide_name = {},
+                    .panels = {{.title = {}, .series = {}}}};
+  const auto points = load_points(runs, arms.size());
+  for (size_t a = 0; a < arms.size(); ++a) {
+    report::Series front{.name = arms[a].name, .points = {}, .thing = {}},
+        behind{.name = arms[a].name + ", behind",
+               .points = {},
+               .kind = report::Series::Kind::kMarks,
+               .thing = arms[a].name};
+    for (const LoadPoint& point : points[a])
+      if (point.measured()) (point.on_front ? front : behind).points.push_back({point.user, {point.server}});
+    std::sort(front.points.begin(), front.points.end(),
+              [](const report::Point& one, const report::Point& other) { return one.x < other.x; });
+    plot.panels[0].series.push_back(std::move(front));
+    if (!behind.points.empty()) plot.panels[0].series.push_back(std::move(behind));
+  }
+  return {
+      .title = "Speed of the server against speed for a user",
+      .text =
+          "One point for each rate of arrivals. The line joins the points of a server that no other of its "
+          "points beats in both.",
+      .drawing = std::move(plot)};
+}
+
+report::Table pareto_table(const std::vector<RateRun>& runs, const std::vector<Arm>& arms) {
+  report::Table table{
+      .title = "Speed of the server against speed for a user",
+      .text = arms.size() < 2
+                  ? ""
+                  : fmt::format("The last column: speed of the server over that of {} at the same "
+                                "speed for a user, by straight lines along its front.",
+                                arms[0].name),
+      .columns = {{"server", "", true},
+                  {"arrivals", "requests/s"},
+                  {"a user", "tokens/s"},
+                  {"the server", "tokens/s"},
+                  {"on its front", "", true}},
+      .rows = {}};
+  if (arms.size() > 1) table.columns.push_back({"at equal speed for a user", "times"});
+  const auto points = load_points(runs, arms.size());
+  for (size_t a = 0; a < arms.size(); ++a)
+    for (const LoadPoint& point : points[a]) {
+      table.rows.push_back({{arms[a].name},
+                            {fmt::format("{:g}", point.rate)},
+                            {fmt::format("{:.1f}", point.user)},
+                            {fmt::format("{:.1f}", point.server)},
+                            {point.on_front ? "yes" : "no"}});
+      if (a == 0 || !point.measured()) continue;
+      const auto first = server_at(points[0], point.user);
+      table.rows.back().push_back(
+          {first ? fmt::format("{:.2f}", point.server / *first) : "faster than it can"});
+    }
+  return table;
+}
+
 std::vector<report::Conclusion> conclusions_of(const std::vector<RateRun>& runs,
                                                const std::vector<Arm>& arms) {
   std::vector<report::Conclusion> out;
@@ -247,11 +324,13 @@ report::Report page_of(const ServeBenchOptions& o, const std::vector<RateRun>& r
                                             [](const LoadFigures& f) { return f.per_token_s.p95 * 1e3; }));
   figures.parts.push_back(figure_over_rates("Time of a whole request, median", "", {"time", "ms", {}}, runs,
                                             arms, [](const LoadFigures& f) { return f.whole_s.p50 * 1e3; }));
+  figures.parts.push_back(pareto_figure(runs, arms));
   report::Section tables{.title = "Every figure",
                          .text =
                              "Pooled over turns. Requests are sent at their moment whatever became of those "
                              "before. Percentiles by nearest rank. A chunk may bring several tokens.",
                          .parts = {}};
+  tables.parts.push_back(pareto_table(runs, arms));
   for (const RateRun& run : runs) tables.parts.push_back(table_of(run, arms));
   return {.title = "Servers under load",
           .subtitle = fmt::format("{} at {} rates, {} turns of {:g} s each.",
@@ -282,6 +361,14 @@ json json_of(const ServeBenchOptions& o, const std::vector<RateRun>& runs, const
     }
     out["rates"].push_back(std::move(rate));
   }
+  const auto points = load_points(runs, arms.size());
+  for (size_t a = 0; a < arms.size(); ++a)
+    for (const LoadPoint& point : points[a])
+      out["pareto"].push_back({{"name", arms[a].name},
+                               {"requests_per_second", point.rate},
+                               {"tokens_per_second_per_user", point.user},
+                               {"tokens_per_second", point.server},
+                               {"on_front", point.on_front}});
   return out;
 }
 
@@ -302,7 +389,10 @@ Result<int> bench(const ServeBenchOptions& o) {
     }
     runs.push_back(std::move(run));
   }
+  std::fputs(on_screen(pareto_table(runs, arms), report::Screen::of(stdout)).c_str(), stdout);
   for (const auto& conclusion : conclusions_of(runs, arms)) std::printf("%s\n", conclusion.text.c_str());
+  if (!o.pareto.empty())
+    RETURN_IF_ERROR(write_file(o.pareto, report::svg_file(pareto_figure(runs, arms))).in("--pareto"));
   RETURN_IF_ERROR(write(o.files, json_of(o, runs, arms), page_of(o, runs, arms)));
   return failed == 0 ? kExitOk : kExitRequestFailed;
 }
@@ -346,6 +436,7 @@ void add_serve_bench_options(CLI::App& app, ServeBenchOptions& o) {
   add(kLoad, "--slo-tpot", o.slo_per_token_s, "Objective: seconds per token after it")
       ->check(number_in(0, 86400));
   add_report_options(app, o.files);
+  add(kReports, "--pareto", o.pareto, "Tokens/s of the server against tokens/s of a user, as SVG");
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error")->group(kReports);
   app.footer(
       "Examples:\n"

@@ -24,6 +24,7 @@ struct ServeBenchOptions {
   double timeout_s = 120;
   double slo_first_s = 1, slo_per_token_s = 0.1;
   ReportFiles files;
+  std::string pareto;  // SVG; empty: none
   bool quiet = false;
 };
 

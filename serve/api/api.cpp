@@ -413,6 +413,7 @@ Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::st
                              .seed = random_seed(),
                              .limits = options_.api_limits,
                              .timeout = milliseconds_of(options_.request_timeout_s),
+                             .lists_rounds = options_.lists_rounds,
                              .drafts = options_.cluster.speculates(),
                              .text = text};
   return read_api_request(kind, body, defaults, builder_);

@@ -150,4 +150,11 @@ json speculation_json(const RoundSums& rounds) {
             {"acceptance_histogram", accepted}}}};
 }
 
+json detailed_speculation_json(const RequestMetrics& metrics) {
+  json out = speculation_json(metrics.rounds);
+  out["speculative_decoding"]["per_step_drafted"] = metrics.step_drafted;
+  out["speculative_decoding"]["per_step_accepted"] = metrics.step_accepted;
+  return out;
+}
+
 }  // namespace outrider

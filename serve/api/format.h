@@ -38,5 +38,7 @@ nlohmann::json chat_logprobs(std::span<const PositionLogprobs> positions, const 
 nlohmann::json usage_json(int64_t prompt_tokens, int64_t completion_tokens);
 // {speculative_decoding: {...}} with vLLM's names.
 nlohmann::json speculation_json(const RoundSums& rounds);
+// The same, with an entry for each round with a draft.
+nlohmann::json detailed_speculation_json(const RequestMetrics& metrics);
 
 }  // namespace outrider

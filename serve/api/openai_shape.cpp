@@ -208,7 +208,10 @@ class OpenAiShape final : public ReplyShape {
 
   // Speculation figures of a reply with one text; omitted for several texts, like in vLLM.
   json metrics() const {
-    return state_.choices.size() == 1 ? speculation_json(state_.choices[0].metrics.rounds) : json();
+    if (state_.choices.size() != 1) return nullptr;
+    const RequestMetrics& metrics = state_.choices[0].metrics;
+    return state_.request.lists_rounds ? detailed_speculation_json(metrics)
+                                       : speculation_json(metrics.rounds);
   }
 
   json logprobs_of(ApiChoice& choice, std::span<const PositionLogprobs> positions) const {

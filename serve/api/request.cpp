@@ -328,6 +328,7 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   ApiRequest out{.kind = asked,
                  .model = {},
                  .timeout = defaults.timeout,
+                 .lists_rounds = defaults.lists_rounds,
                  .synthetic_acceptance = defaults.synthetic_acceptance};
   RETURN_IF_ERROR(check_fields(asked, body));
   RETURN_IF_ERROR(read_model(body, defaults.models).status());

@@ -34,6 +34,7 @@ struct ApiRequest {
   bool stream = false;
   bool include_usage = false;                      // a stream's last event contains the usage,
   bool continuous_usage = false;                   // and every other event the usage so far
+  bool lists_rounds = false;                       // replies have an entry for each round with a draft
   std::string synthetic_acceptance;                // the server's, if it has one
   std::optional<ToolReading> tools;                // the text is scanned for calls
   std::shared_ptr<const nlohmann::json> repeated;  // of /v1/responses (repeated_in_response)
@@ -52,6 +53,7 @@ struct ApiDefaults {
   uint64_t seed = 0;                 // for a request without a seed
   ApiLimits limits;
   std::chrono::milliseconds timeout{0};  // for a request without a timeout; 0: none
+  bool lists_rounds = false;             // as of ApiRequest
   bool drafts = true;                    // the server has a drafter, or workers may join
   std::string_view text = {};            // the original body, for the order of keys
 };

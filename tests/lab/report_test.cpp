@@ -11,6 +11,7 @@
 #include "lab/report/html.h"
 #include "lab/report/palette.h"
 #include "lab/report/svg.h"
+#include "lab/report/svg_file.h"
 #include "lab/report/terminal.h"
 #include "lab/study/names.h"
 
@@ -270,6 +271,19 @@ TEST(Names, SayOnlyWhatDiffers) {
   EXPECT_EQ(short_names({&a, &b}, NamedBy::kAllButLength, "temperature"),
             (std::vector<std::string>{"model small", "model large"}));
   EXPECT_EQ(short_names({&a}), (std::vector<std::string>{""}));
+}
+
+TEST(SvgFile, StandsAlone) {
+  const Figure two = figure("A & B", plot_of({line("one"), line("two")}));
+  const std::string svg = svg_file(two);
+  EXPECT_TRUE(svg.starts_with("<?xml"));
+  EXPECT_EQ(count(svg, "<svg "), count(svg, "</svg>"));
+  EXPECT_EQ(count(svg, "xmlns=\"http://www.w3.org/2000/svg\""), 1u);
+  EXPECT_NE(svg.find("A &amp; B"), std::string::npos);
+  EXPECT_NE(svg.find(">one<"), std::string::npos) << "the legend";
+  EXPECT_EQ(svg.find("var("), std::string::npos) << "not every program knows variables";
+  EXPECT_EQ(svg.find("href"), std::string::npos);
+  EXPECT_EQ(svg_file(figure("nothing", plot_of({}))), "");
 }
 
 }  // namespace

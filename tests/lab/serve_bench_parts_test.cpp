@@ -4,6 +4,7 @@
 #include <set>
 
 #include "lab/serve_bench/figures.h"
+#include "lab/serve_bench/pareto.h"
 #include "lab/serve_bench/workload.h"
 #include "tests/support/temporary_directory.h"
 
@@ -55,6 +56,45 @@ TEST(ServeBenchWorkload, PromptsOfAGroupBeginAlike) {
   }
   EXPECT_EQ(beginnings.size(), 3u);
   EXPECT_EQ(whole.size(), 40u);
+}
+
+TEST(ServeBenchPareto, TheFrontHasWhatNoOtherBeats) {
+  // More load, slower users; at 8 requests a second the server is overloaded and gives less to each and in
+  // all.
+  std::vector<LoadPoint> points{{.rate = 1, .user = 20, .server = 30},
+                                {.rate = 2, .user = 15, .server = 55},
+                                {.rate = 4, .user = 10, .server = 80},
+                                {.rate = 8, .user = 4, .server = 70},
+                                {.rate = 16, .user = 0, .server = 0}};
+  mark_front(points);
+  std::vector<bool> on_front;
+  for (const LoadPoint& point : points) on_front.push_back(point.on_front);
+  EXPECT_EQ(on_front, (std::vector<bool>{true, true, true, false, false}));
+  EXPECT_DOUBLE_EQ(*server_at(points, 20), 30);
+  EXPECT_DOUBLE_EQ(*server_at(points, 17.5), 42.5);
+  EXPECT_DOUBLE_EQ(*server_at(points, 12), 70);
+  EXPECT_DOUBLE_EQ(*server_at(points, 3), 80) << "slower users are served no worse than the front's slowest";
+  EXPECT_FALSE(server_at(points, 21)) << "no load leaves users that fast";
+  EXPECT_FALSE(server_at({}, 1));
+}
+
+TEST(ServeBenchPareto, EqualPointsStandBesideEachOther) {
+  std::vector<LoadPoint> points{{.user = 5, .server = 9}, {.user = 5, .server = 9}, {.user = 5, .server = 8}};
+  mark_front(points);
+  EXPECT_TRUE(points[0].on_front);
+  EXPECT_TRUE(points[1].on_front);
+  EXPECT_FALSE(points[2].on_front);
+}
+
+TEST(ServeBenchFigures, KeepTheDraftsOfEveryRound) {
+  RequestOutcome told, silent, wrong;
+  told.step_drafted = {4, 2};
+  told.step_accepted = {3, 0};
+  wrong.step_drafted = {4};
+  const std::vector<std::vector<RequestOutcome>> turns{{told, silent, wrong}};
+  const LoadFigures figures = figures_of(turns, {});
+  EXPECT_EQ(figures.per_step_drafted, (std::vector<std::vector<int64_t>>{{4, 2}}));
+  EXPECT_EQ(figures.per_step_accepted, (std::vector<std::vector<int64_t>>{{3, 0}}));
 }
 
 TEST(ServeBenchFigures, PoolTurnsAndCountWhatIsOfUse) {

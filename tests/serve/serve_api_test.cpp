@@ -434,6 +434,18 @@ TEST(ServeFormat, SpeculationCountsRoundsWithDraftsOnly) {
   EXPECT_EQ(speculation_json({})["speculative_decoding"]["mean_acceptance_length"], 1);
 }
 
+TEST(ServeFormat, DetailedSpeculationListsRoundsWithDrafts) {
+  RequestMetrics metrics;
+  metrics.rounds.add_round(4, 3, 4, false);
+  metrics.rounds.add_round(2, 2, 3, false);
+  metrics.step_drafted = {4, 2};
+  metrics.step_accepted = {3, 2};
+  const json detailed = detailed_speculation_json(metrics)["speculative_decoding"];
+  EXPECT_EQ(detailed["per_step_drafted"], (json{4, 2}));
+  EXPECT_EQ(detailed["per_step_accepted"], (json{3, 2}));
+  EXPECT_EQ(detailed["num_spec_steps"], 2);
+}
+
 TEST(ServeFormat, ErrorsAreValidJsonWhateverTheyQuote) {
   const json body = json::parse(error_body({.status = 404, .message = "no \"\xff\n", .param = "model"}));
   EXPECT_EQ(body, (json{{"type", "error"},

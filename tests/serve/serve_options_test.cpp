@@ -31,6 +31,7 @@ TEST(ServeOptions, AServersDefaults) {
   EXPECT_EQ(options.port, 8000);
   EXPECT_EQ(options.defaults.temperature, 1);
   EXPECT_FALSE(options.metrics_compat_vllm);
+  EXPECT_FALSE(options.lists_rounds);
   EXPECT_EQ(RequestParams().temperature, 0) << "those of generate stay";
 }
 
@@ -45,6 +46,8 @@ TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
                                        "b",
                                        "--metrics-compat",
                                        "vllm",
+                                       "--per-request-spec-decode-metrics",
+                                       "detailed",
                                        "--listen",
                                        "tcp://127.0.0.1:*",
                                        "--gamma-policy",
@@ -58,6 +61,7 @@ TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
   EXPECT_EQ(options.served_model_names, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(options.port, 0);
   EXPECT_TRUE(options.metrics_compat_vllm);
+  EXPECT_TRUE(options.lists_rounds);
   EXPECT_EQ(options.cluster.speculation.pipeline, "ahead");
   EXPECT_EQ(options.defaults.temperature, 0.5f);
   EXPECT_EQ(options.max_queued_requests, 7);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "served_program.h"
@@ -122,6 +123,23 @@ TEST(ServeTrees, RequestsUnderPqRulesGetTheTextsOfGenerate) {
   }
   ServedProgram server(trees);
   expect_texts_of_generate(server, requests, generated(requests, trees));
+}
+
+// As AIPerf checks them: as many entries as rounds with a draft, and their sums.
+TEST(ServeMetrics, DetailedRepliesHaveTheDraftsOfEveryRound) {
+  ServedProgram server(
+      {"--draft-model", demo_draft(), "-g", "3", "--per-request-spec-decode-metrics", "detailed"});
+  const json reply =
+      server.complete({{"prompt", "Once upon a time"}, {"max_tokens", 30}, {"temperature", 0}});
+  const json speculation = reply["metrics"]["speculative_decoding"];
+  const auto drafted = speculation["per_step_drafted"].get<std::vector<int64_t>>();
+  const auto accepted = speculation["per_step_accepted"].get<std::vector<int64_t>>();
+  ASSERT_GT(drafted.size(), 0u);
+  EXPECT_EQ(speculation["num_spec_steps"], drafted.size());
+  EXPECT_EQ(accepted.size(), drafted.size());
+  EXPECT_EQ(speculation["num_draft_tokens"], std::accumulate(drafted.begin(), drafted.end(), int64_t{0}));
+  EXPECT_EQ(speculation["num_accepted_draft_tokens"],
+            std::accumulate(accepted.begin(), accepted.end(), int64_t{0}));
 }
 
 TEST_F(Serve, WholeRepliesHaveOpenAisShape) {
