@@ -1,6 +1,7 @@
 #include "requests/output.h"
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -35,7 +36,8 @@ Status check_distinct(const RunFiles& files) {
   const bool goes_on = std::filesystem::equivalent(files.resume, files.output, ignored);
   const std::pair<const char*, std::string> all[] = {
       {"--prompts", files.prompts}, {"--output", files.output}, {"--resume", goes_on ? "" : files.resume},
-      {"--report", files.report},   {"--trace", files.trace},   {"--record-rounds", files.record_rounds}};
+      {"--report", files.report},   {"--trace", files.trace},   {"--record-rounds", files.record_rounds},
+      {"--rounds", files.rounds}};
   return outrider::check_distinct(all);
 }
 
@@ -79,6 +81,20 @@ Status write_trace(const std::string& path, const Trace& trace) {
   return file.commit();
 }
 
+std::vector<float> Generated::chances(size_t begin, size_t count) const {
+  std::vector<float> out;
+  if (begin > logprobs.size() || count > logprobs.size() - begin) return out;
+  for (size_t i = begin; i < begin + count; ++i) out.push_back(std::exp(logprobs[i].chosen.logprob));
+  return out;
+}
+
+std::optional<float> Generated::prompt_chance() const {
+  if (prompt_logprobs.empty()) return std::nullopt;
+  double sum = 0;
+  for (const PositionLogprobs& position : prompt_logprobs) sum += std::exp(position.chosen.logprob);
+  return static_cast<float>(sum / static_cast<double>(prompt_logprobs.size()));
+}
+
 Result<Output> Output::open(OutputOptions options, const Tokenizer& tokenizer) {
   const RunFiles files = options.files;
   RETURN_IF_ERROR(check_distinct(files));
@@ -87,6 +103,7 @@ Result<Output> Output::open(OutputOptions options, const Tokenizer& tokenizer) {
   RETURN_IF_ERROR(check_writable("--report", files.report));
   RETURN_IF_ERROR(check_writable("--trace", files.trace));
   RETURN_IF_ERROR(check_writable("--record-rounds", files.record_rounds));
+  RETURN_IF_ERROR(check_writable("--rounds", files.rounds));
   const bool quiet = options.quiet;
   Output output(std::move(options), tokenizer);
   if (files.output.empty() || files.output == "-") return output;

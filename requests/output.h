@@ -21,9 +21,14 @@ namespace outrider {
 struct Generated {
   std::string text;
   std::vector<TokenId> ids;
-  std::vector<PositionLogprobs> logprobs;
+  std::vector<PositionLogprobs> logprobs, prompt_logprobs;
   FinishReason reason = FinishReason::kStop;
   Status error;
+
+  // The model's probabilities of `count` tokens from the one at `begin`; empty where they are not known.
+  std::vector<float> chances(size_t begin, size_t count) const;
+  // Their mean over the prompt.
+  std::optional<float> prompt_chance() const;
 };
 
 struct OutputOptions {

@@ -36,6 +36,11 @@ RecordedCosts costs_of(const Json& json) {
           .exchange = json.at("exchange")};
 }
 
+// ",\"name\":[...]", or nothing.
+std::string numbers_text(const char* name, const std::vector<float>& numbers) {
+  return numbers.empty() ? "" : fmt::format(",\"{}\":[{:.4g}]", name, fmt::join(numbers, ","));
+}
+
 Json header_json(const RoundRecord& r) {
   return {{"outrider_rounds", kFormat},   {"drafter", r.drafter},           {"gamma_policy", r.gamma_policy},
           {"synthetic", r.synthetic},     {"max_num_seqs", r.max_num_seqs}, {"gamma_max", r.gamma_max},
@@ -90,6 +95,11 @@ Status read_round(const Json& line, const std::set<int64_t>& requests, RoundReco
     if (round.margins.size() != static_cast<size_t>(round.drafted))
       return malformed("there must be as many margins as drafted tokens");
   }
+  if (line.contains("chances")) {
+    round.chances = line["chances"].get<std::vector<float>>();
+    if (round.chances.size() != static_cast<size_t>(round.emitted))
+      return malformed("there must be as many chances as emitted tokens");
+  }
   record.rounds.push_back(std::move(round));
   return {};
 }
@@ -101,6 +111,7 @@ Status read_line(const Json& line, std::set<int64_t>& requests, RoundRecord& rec
                           .prompt_tokens = line.at("prompt_tokens"),
                           .max_tokens = line.at("max_tokens"),
                           .emitted = line.at("emitted")};
+  if (line.contains("prompt_chance")) request.prompt_chance = line["prompt_chance"].get<float>();
   if (request.prompt_tokens < 1 || request.max_tokens < 0 || request.emitted < 0 ||
       request.emitted > request.max_tokens || !requests.insert(request.id).second)
     return malformed("these numbers fit no request, or it is described twice");
@@ -128,27 +139,29 @@ RecordedRound RecordedRound::of(const RoundDone& round) {
           .path = round.path,
           .margins = is_chain && round.margins.size() == static_cast<size_t>(round.drafted)
                          ? round.margins
-                         : std::vector<float>()};
+                         : std::vector<float>(),
+          .chances = {}};
 }
 
 std::string format_round_record(const RoundRecord& record) {
   std::string out = json_text(header_json(record)) + "\n";
-  for (const RecordedRequest& r : record.requests)
-    out += json_text(Json{{"request", r.id},
-                          {"rule", r.rule},
-                          {"prompt_tokens", r.prompt_tokens},
-                          {"max_tokens", r.max_tokens},
-                          {"emitted", r.emitted}}) +
-           "\n";
+  for (const RecordedRequest& r : record.requests) {
+    Json line{{"request", r.id},
+              {"rule", r.rule},
+              {"prompt_tokens", r.prompt_tokens},
+              {"max_tokens", r.max_tokens},
+              {"emitted", r.emitted}};
+    if (r.prompt_chance) line["prompt_chance"] = *r.prompt_chance;
+    out += json_text(line) + "\n";
+  }
   for (const RecordedRound& r : record.rounds) {
     const std::string tree = r.parents.empty()
                                  ? ""
                                  : fmt::format(",\"parents\":[{}],\"path\":[{}]", fmt::join(r.parents, ","),
                                                fmt::join(r.path, ","));
-    const std::string margins =
-        r.margins.empty() ? "" : fmt::format(",\"margins\":[{:.4g}]", fmt::join(r.margins, ","));
-    out += fmt::format("{{\"round\":[{},{},{},{},{},{},{},{}]{}{}}}\n", r.request, r.base, r.gamma, r.drafted,
-                       r.accepted, r.emitted, r.eos ? 1 : 0, static_cast<int>(r.guess), tree, margins);
+    out += fmt::format("{{\"round\":[{},{},{},{},{},{},{},{}]{}{}{}}}\n", r.request, r.base, r.gamma,
+                       r.drafted, r.accepted, r.emitted, r.eos ? 1 : 0, static_cast<int>(r.guess), tree,
+                       numbers_text("margins", r.margins), numbers_text("chances", r.chances));
   }
   return out;
 }

@@ -9,9 +9,12 @@
 // End of text: the draft ended at an end-of-sequence token. Guess: whether the drafter would have drafted the
 // token before `base` (match rules, where known): 0 no, 1 yes, 2 yes and that ends a text, -1 unknown.
 // Margins: the drafter's confidence in each drafted token (PlaceRule), where it told.
+// With --logprobs a round also has "chances", the target's own probability of each emitted token, and a
+// request "prompt_chance", their mean over the tokens of its prompt.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +36,7 @@ struct RecordedRound {
   Guess guess = Guess::kUnknown;
   std::vector<int32_t> parents, path;  // of a tree: as in DraftTree, and the accepted nodes
   std::vector<float> margins;          // of the drafted tokens of a chain; empty: not known
+  std::vector<float> chances;          // the target's, of the emitted tokens; empty: not known
 
   static RecordedRound of(const RoundDone& round);
   bool operator==(const RecordedRound&) const = default;
@@ -42,6 +46,7 @@ struct RecordedRequest {
   int64_t id = 0;
   std::string rule;
   int32_t prompt_tokens = 0, max_tokens = 0, emitted = 0;
+  std::optional<float> prompt_chance = {};  // mean probability of the prompt's tokens, by the target
 };
 
 // Seconds, as CostModel fitted them.

@@ -13,6 +13,7 @@ struct RunFiles {
   std::string report;         // JSON
   std::string trace;          // for Perfetto
   std::string record_rounds;  // round_record.h
+  std::string rounds;         // round_table.h
 };
 
 }  // namespace outrider

@@ -15,8 +15,8 @@ namespace outrider {
 namespace {
 
 // Each cell reports to the study, which repeats it; a layout is for mpirun.
-constexpr std::array<std::string_view, 7> kTaken{"report",        "output", "quiet",        "trace",
-                                                 "record-rounds", "layout", "compare-turns"};
+constexpr std::array<std::string_view, 8> kTaken{"report",        "output", "quiet",  "trace",
+                                                 "record-rounds", "rounds", "layout", "compare-turns"};
 
 // The options of `generate` without those layers that read the environment: a cell is what its file says.
 struct GenerateOptions {

@@ -62,6 +62,10 @@ CellStore::~CellStore() {
   if (lock_ >= 0) close(lock_);
 }
 
+std::string rounds_path(const std::string& directory, const Cell& cell, int repeat) {
+  return fmt::format("{}/runs/{}.{}.rounds.csv", directory, cell.id, repeat);
+}
+
 std::optional<nlohmann::json> load_record(const std::string& directory, const Cell& cell, int repeat) {
   auto record = nlohmann::json::parse(content_of(path_of(directory, cell, repeat)), nullptr, false);
   if (!record.is_object() || !record.contains("status")) return std::nullopt;
@@ -75,12 +79,12 @@ std::optional<nlohmann::json> CellStore::load(const Cell& cell, int repeat) cons
 Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyFile& study,
                                       double read_bandwidth) const {
   const std::string report = directory_ + "/running/report.json", err = directory_ + "/running/stderr",
-                    trace = directory_ + "/running/trace.json";
-  for (const std::string& old : {report, trace}) std::filesystem::remove(old);
+                    trace = directory_ + "/running/trace.json", round_file = directory_ + "/running/rounds.csv";
+  for (const std::string& old : {report, trace, round_file}) std::filesystem::remove(old);
   std::vector<std::string> arguments{"outrider", "generate"};
   arguments.insert(arguments.end(), cell.arguments.begin(), cell.arguments.end());
-  arguments.insert(arguments.end(),
-                   {"--quiet", "--compare-turns=1", "--report=" + report, "--trace=" + trace});
+  arguments.insert(arguments.end(), {"--quiet", "--compare-turns=1", "--report=" + report, "--trace=" + trace,
+                                     "--rounds=" + round_file});
   const LoadWatch watch;
   const CellEnd end = run_cell_process(arguments, study.directory(), err, study.cell_timeout_s);
   nlohmann::json machine = cpu_load_json(watch.load());
@@ -95,6 +99,8 @@ Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyF
   if (!ok) record.erase("report");
   const auto rounds = nlohmann::json::parse(content_of(trace), nullptr, false);
   if (ok && rounds.is_object()) record["timeline"] = condensed_trace(rounds);
+  std::error_code none;
+  if (ok) std::filesystem::rename(round_file, rounds_path(directory_, cell, repeat), none);
   record["status"] = ok ? "ok" : "failed";
   if (!ok) {
     const std::string words = last_words(err);

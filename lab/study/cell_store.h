@@ -3,6 +3,7 @@
 //
 //   DIR/runs/ID.REPEAT.json   cell, arguments, status, seconds, the report of `generate`, when its rounds
 //                             were, and the load of the machine meanwhile
+//   DIR/runs/ID.REPEAT.rounds.csv   its rounds (requests/round_table.h)
 //   DIR/running/              of the run in progress; emptied at start
 //   DIR/lock                  held while a study works in DIR
 #pragma once
@@ -37,6 +38,9 @@ class CellStore {
   std::string directory_;  // absolute
   int lock_;
 };
+
+// The rounds of a finished run (requests/round_table.h); runs of earlier versions have none.
+std::string rounds_path(const std::string& directory, const Cell& cell, int repeat);
 
 // The record of one run from the directory of a study that need not be open, nor be there.
 std::optional<nlohmann::json> load_record(const std::string& directory, const Cell& cell, int repeat);

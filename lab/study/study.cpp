@@ -112,13 +112,14 @@ Status write_reports(const StudySummary& summary, const CellStore& store) {
   const std::string& dir = store.directory();
   const report::Report report = study_report(summary);
   RETURN_IF_ERROR(write_file(dir + "/runs.csv", study_csv(summary)));
+  RETURN_IF_ERROR(write_file(dir + "/rounds.csv", study_rounds(summary.study, dir)));
   RETURN_IF_ERROR(write_file(dir + "/study.json", json_text(study_json(summary), 1) + "\n"));
   RETURN_IF_ERROR(write_file(dir + "/report.html", report::html_page(report)));
   const auto screen = report::Screen::of(stdout);
   for (const report::Conclusion& conclusion : report.conclusions)
     fmt::print("{}", report::wrapped(conclusion.text, screen));
   fmt::print("\n{}\n", report::on_screen(overview_table(summary), screen));
-  fmt::print("{0}/report.html\n{0}/runs.csv\n{0}/study.json\n", dir);
+  fmt::print("{0}/report.html\n{0}/runs.csv\n{0}/rounds.csv\n{0}/study.json\n", dir);
   return {};
 }
 
@@ -136,7 +137,10 @@ void add_study_options(CLI::App& app, StudyOptions& o) {
       "  outrider study lab/study/policies_demo_pair.toml             # the same command goes on after an "
       "interruption\n"
       "  outrider study compare before.study after.study              # what got faster, with intervals\n"
-      "Results: report.html, runs.csv and study.json in the --output directory.");
+      "  outrider study plot NAME.study/rounds.csv                    # acceptance by position, tokens a "
+      "round: "
+      "SVG\n"
+      "Results: report.html, runs.csv, rounds.csv and study.json in the --output directory.");
   app.add_option("file", o.file, "Study file (TOML); lab/study/policies_demo_pair.toml is one");
   app.add_option("-o,--output", o.output,
                  "Directory of results; an unfinished study there goes on. Default: NAME.study");
@@ -149,6 +153,8 @@ void add_study_options(CLI::App& app, StudyOptions& o) {
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
   o.compare_app = app.add_subcommand("compare", "Two sets of results, cell by cell, with intervals");
   add_compare_options(*o.compare_app, o.compare);
+  o.plot_app = app.add_subcommand("plot", "Figures of a file of rounds, as SVG");
+  add_study_plot_options(*o.plot_app, o.plot);
   app.require_subcommand(0, 1);
 }
 
@@ -156,6 +162,10 @@ int run_study(const StudyOptions& options) {
   if (*options.compare_app) {
     const Status compared = run_compare(options.compare);
     return compared.ok() ? kExitOk : refuse(compared, kExitUsage);
+  }
+  if (*options.plot_app) {
+    const Status plotted = run_study_plot(options.plot);
+    return plotted.ok() ? kExitOk : refuse(plotted, kExitUsage);
   }
   if (options.file.empty())
     return refuse(invalid_argument("study: name a study file, or write `outrider study compare A B`"),

@@ -1,11 +1,12 @@
 // `outrider study FILE.toml`: runs the cells of a study file, each run in a process of its own, and reports
 // on them.
-// `outrider study compare A B`: compare.h.
+// `outrider study compare A B`: compare.h. `outrider study plot FILE`: rounds.h.
 #pragma once
 
 #include <string>
 
 #include "lab/study/compare.h"
+#include "lab/study/rounds.h"
 
 namespace outrider {
 
@@ -15,6 +16,8 @@ struct StudyOptions {
   bool dry_run = false, report_only = false, retry_failed = false, quiet = false;
   CLI::App* compare_app = nullptr;
   CompareOptions compare;
+  CLI::App* plot_app = nullptr;
+  StudyPlotOptions plot;
 };
 
 void add_study_options(CLI::App& app, StudyOptions& options);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "requests/output.h"
 #include "requests/report.h"
 #include "requests/round_record.h"
+#include "requests/round_table.h"
 #include "start/coordinator_run.h"
 #include "start/describe.h"
 #include "start/make_coordinator.h"
@@ -67,6 +69,7 @@ RoundRecord record_of(const GenerateJob& job, const GenerateResult& result, cons
                      .costs = result.costs,
                      .requests = {},
                      .rounds = {}};
+  std::map<int64_t, size_t> texts;  // by id
   for (size_t i = 0; i < job.requests.size(); ++i) {
     const Request& request = result.asked[i];
     if (result.asked_as[i] == 0) continue;
@@ -74,9 +77,17 @@ RoundRecord record_of(const GenerateJob& job, const GenerateResult& result, cons
                                .rule = std::string(rule_name(request.sampling.rule)),
                                .prompt_tokens = static_cast<int32_t>(request.prompt.size()),
                                .max_tokens = request.max_tokens,
-                               .emitted = static_cast<int32_t>(result.generated[i].ids.size())});
+                               .emitted = static_cast<int32_t>(result.generated[i].ids.size()),
+                               .prompt_chance = result.generated[i].prompt_chance()});
+    texts[result.asked_as[i]] = i;
   }
-  for (const RoundDone& round : trace.rounds()) record.rounds.push_back(RecordedRound::of(round));
+  for (const RoundDone& round : trace.rounds()) {
+    RecordedRound& recorded = record.rounds.emplace_back(RecordedRound::of(round));
+    const auto text = texts.find(recorded.request);
+    if (text == texts.end()) continue;
+    const size_t begin = static_cast<size_t>(recorded.base) - result.asked[text->second].prompt.size();
+    recorded.chances = result.generated[text->second].chances(begin, static_cast<size_t>(recorded.emitted));
+  }
   return record;
 }
 
@@ -220,7 +231,8 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   std::optional<PlainRuns> plain;
   if (options.compare_plain) RETURN_IF_ERROR(plain.emplace(job).first());
   Trace trace;
-  const bool wanted = !options.files.trace.empty() || !options.files.record_rounds.empty();
+  const RunFiles& files = options.files;
+  const bool wanted = !files.trace.empty() || !files.record_rounds.empty() || !files.rounds.empty();
   Trace* const traced = wanted ? &trace : nullptr;
   if (mpi) RETURN_IF_ERROR(mpi->start());
   GenerateResult result =
@@ -256,6 +268,8 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
     RETURN_IF_ERROR(
         write_file(options.files.record_rounds, format_round_record(record_of(job, result, trace)))
             .in("--record-rounds"));
+  if (!files.rounds.empty())
+    RETURN_IF_ERROR(write_file(files.rounds, round_table(trace.rounds())).in("--rounds"));
 
   bool failed = false;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -285,6 +299,7 @@ int run_generate(RunOptions options) {
   }
   speculation.synthetic_seed = options.request.seed;
   speculation.record_guesses = !options.files.record_rounds.empty();
+  if (speculation.record_guesses && options.request.logprobs >= 0) options.request.prompt_logprobs = 0;
   const int code = run_coordinator(
       options.cluster, [&options](const ClusterSettings& cluster, const Preparation& prepared,
                                   MpiCluster* mpi) { return coordinate(options, cluster, prepared, mpi); });

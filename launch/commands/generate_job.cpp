@@ -97,6 +97,8 @@ GenerateResult run_generate_job(const GenerateJob& job, std::unique_ptr<Transpor
             g.text += emit.text;
             g.ids.insert(g.ids.end(), emit.ids.begin(), emit.ids.end());
             g.logprobs.insert(g.logprobs.end(), emit.logprobs.begin(), emit.logprobs.end());
+            g.prompt_logprobs.insert(g.prompt_logprobs.end(), emit.prompt_logprobs.begin(),
+                                     emit.prompt_logprobs.end());
             if (output) output->stream(emit.text);
           },
       .on_finish =

@@ -242,14 +242,14 @@ bool is_read_by(const std::filesystem::path& file, const CLI::Option& option, st
 Status check_outputs(const CLI::App& app) {
   const CLI::App& command = innermost(app);
   for (const CLI::Option* output : command.get_options()) {
-    if (!has_name(*output, {"report", "trace", "record-rounds", "output", "html", "csv"})) continue;
+    if (!has_name(*output, {"report", "trace", "record-rounds", "rounds", "output", "html", "csv"})) continue;
     for (const std::string& file : output->results()) {
       std::error_code none;
       if (!std::filesystem::is_regular_file(file, none)) continue;
       for (const CLI::Option* input : command.get_options()) {
         // --resume may continue its own output. Two outputs are compared where they are opened.
-        if (input == output ||
-            has_name(*input, {"resume", "report", "trace", "record-rounds", "output", "html", "csv"}))
+        if (input == output || has_name(*input, {"resume", "report", "trace", "record-rounds", "rounds",
+                                                 "output", "html", "csv"}))
           continue;
         for (const std::string& value : input->results())
           if (is_read_by(file, *input, value))

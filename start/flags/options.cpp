@@ -540,7 +540,11 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "--record-rounds", o.files.record_rounds,
          "Write every round here, for `outrider simulate replay`: what other draft lengths would have done. "
          "Rounds without a draft leave gaps; the drafter guesses once more after each draft that was fully "
-         "accepted")
+         "accepted. With --logprobs 0 also the target's probability of every token")
+      ->group("Reports");
+  app.add_option("--rounds", o.files.rounds,
+                 "Write every round here as CSV: drafted, accepted, times, rows of the pass; `outrider study "
+                 "plot FILE` draws it")
       ->group("Reports");
 }
 

@@ -187,6 +187,24 @@ TEST_F(Study, AFailedRunIsMarkedAndTheOthersGoOn) {
   EXPECT_NE(again.err.find("1 of 2 runs are there already"), std::string::npos) << again.describe();
 }
 
+TEST_F(Study, EveryRoundIsInOneFile) {
+  const std::string study = file(base_table() + "[sweep]\ngamma = [0, 2]\n");
+  const Outcome ran = run(study);
+  ASSERT_EQ(ran.code, 0) << ran.describe();
+  const std::string rounds = read_file(dir_ / "out/rounds.csv");
+  EXPECT_TRUE(rounds.starts_with("cell,repeat,label,request,round,position,asked,drafted")) << rounds;
+  EXPECT_NE(rounds.find(",gamma 0,"), std::string::npos) << rounds;
+  EXPECT_NE(rounds.find(",gamma 2,"), std::string::npos) << rounds;
+  const Outcome plotted = outrider_program(
+      {"study", "plot", (dir_ / "out/rounds.csv").string(), "--output", (dir_ / "figures").string()});
+  ASSERT_EQ(plotted.code, 0) << plotted.describe();
+  for (const char* figure : {"acceptance-by-position.svg", "tokens-by-length.svg"})
+    EXPECT_NE(read_file(dir_ / "figures" / figure).find("gamma 2"), std::string::npos) << figure;
+  const Outcome wrong = outrider_program({"study", "plot", (dir_ / "out/runs.csv").string()});
+  EXPECT_EQ(wrong.code, 2) << wrong.describe();
+  EXPECT_NE(wrong.err.find("has no column"), std::string::npos) << wrong.err;
+}
+
 TEST_F(Study, ARunPastItsTimeIsStopped) {
   const Outcome ran =
       run(file("cell-timeout-s = 1\n" + base_table() + "[sweep]\nprompts = ['many.jsonl']\n"));
