@@ -16,12 +16,14 @@ namespace {
 
 // The cost of a step in which sequences draft together and are verified together.
 struct StepCost {
-  int32_t rows = 0, longest = 0, total = 0;
+  int32_t rows = 0, longest = 0, total = 0;      // of what is sent
+  int32_t longest_passes = 0, total_passes = 0;  // of the draft model; its last token may be withheld
   int64_t context = 0;
 };
 
 double draft_seconds(const RecordedCosts& costs, const StepCost& step) {
-  return costs.draft.per_step * step.longest + costs.draft.per_further * (step.total - step.longest);
+  return costs.draft.per_step * step.longest_passes +
+         costs.draft.per_further * (step.total_passes - step.longest_passes);
 }
 
 RecordedCosts with(RecordedCosts costs, const ReplayCosts& given, double pass) {
@@ -73,6 +75,7 @@ class Replay {
     int32_t asked = 0;
     bool was_read = false;  // the draft model has prefilled its prompt
     RecordedRound round;
+    int32_t passes = 0;  // of the draft model
     std::vector<float> margins;
   };
 
@@ -129,6 +132,8 @@ class Replay {
       step.context += live.base;
       step.longest = std::max(step.longest, live.round.drafted);
       step.total += live.round.drafted;
+      step.longest_passes = std::max(step.longest_passes, live.passes);
+      step.total_passes += live.passes;
     }
     for (Live& live : live_) {
       if (live.asked == 0) continue;
@@ -136,8 +141,8 @@ class Replay {
       live.was_read = true;
     }
     const double busy = draft_seconds(costs_, step), verify = verify_seconds(step);
-    const double wait = step.longest > 0 ? busy + costs_.exchange : 0;
-    cost_.observe_draft_phase(step.longest, step.total, busy, wait);
+    const double wait = step.longest_passes > 0 ? busy + costs_.exchange : 0;
+    if (step.longest > 0) cost_.observe_draft_phase(step.longest, step.total, busy, wait);
     if (step.longest > 0) passes_.draft();
     if (passes_.next()) cost_.observe_verify(step.rows, step.context, verify);
     result_.seconds += wait + verify;
@@ -155,6 +160,7 @@ class Replay {
                                                .remaining = remaining(live)}),
                             0, limit);
     live.round = live.text->round(live.base, live.asked, chance_, result_.gaps);
+    live.passes = live.round.drafted;
     live.margins.clear();
     if (live.asked > 0) stop(live, live.policy->stop_rule());
   }
@@ -171,15 +177,18 @@ class Replay {
     }
     double survival = 1;
     int32_t length = 0;
+    bool withholds = false;
     while (length < static_cast<int32_t>(live.margins.size())) {
       const auto place = static_cast<size_t>(length);
       survival *= chance_of(rule, place, static_cast<double>(live.margins[place]));
-      if (stops_before(rule, place, survival)) break;
+      withholds = stops_before(rule, place, survival);
+      if (withholds) break;
       ++length;
       if (stops_after(rule, place, survival)) break;
     }
     round.eos &= length == round.drafted;
     round.drafted = std::min(round.drafted, length);
+    live.passes = length + (withholds ? 1 : 0);
     live.margins.resize(static_cast<size_t>(round.drafted));
     if (round.accepted <= round.drafted) return;
     round.accepted = round.drafted;

@@ -9,7 +9,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/support/program.h"
 
@@ -130,6 +133,9 @@ TEST(Replay, DraftsEndByTheRecordedConfidence) {
             (std::vector<Shape>{{10, 0, 0, 1}, {11, 2, 2, 3}, {14, 1, 1, 2}, {16, 4, 2, 3}, {19, 1, 1, 2}}));
   EXPECT_EQ(EndsByChance::margins, (std::vector<size_t>{2, 1, 4, 1}));
   EXPECT_EQ(r.gaps, 1) << "no draft of the record had a token at 18";
+  // Passes of 3, 2, 5 and 2 rows; of the draft model 3, 2, 4 and 1, of which the last one of the first two is
+  // withheld.
+  EXPECT_NEAR(r.seconds, 4 * (0.009 + 0.001) + 12 * 0.001 + 10 * 0.002, 1e-12);
 }
 
 TEST(Replay, GivenCostsReplaceTheRecordedOnes) {
@@ -184,6 +190,7 @@ std::vector<RecordedRound> course(const std::vector<RecordedRound>& rounds, int6
   for (RecordedRound round : rounds) {
     round.guess = Guess::kUnknown;
     round.margins.clear();
+    round.chances.clear();
     if (round.request == request) out.push_back(round);
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.base < b.base; });
@@ -259,6 +266,37 @@ TEST_F(Recorded, PenaltiesAndPlainRoundsLeaveGaps) {
   EXPECT_EQ(replay(plain, policy("fixed:gamma=1")).gaps, replay(plain, policy("fixed:gamma=1")).sums.tested);
 }
 
+// The target's probability of every token, and of the prompt's: those of --logprobs.
+TEST_F(Recorded, HasTheChancesOfTheTargetWhereAsked) {
+  const RoundRecord record = run("fixed:gamma=3", {"--temperature", "0", "--logprobs", "0"});
+  std::istringstream lines(read_file(dir_ / "text.jsonl"));
+  std::map<int64_t, std::vector<float>> expected;
+  std::string line;
+  while (std::getline(lines, line)) {
+    const auto text = nlohmann::json::parse(line);
+    for (const auto& token : text["logprobs"])
+      expected[text["index"].get<int64_t>()].push_back(std::exp(token["logprob"].get<float>()));
+  }
+  ASSERT_EQ(record.requests.size(), expected.size());
+  for (size_t i = 0; i < record.requests.size(); ++i) {
+    const RecordedRequest& request = record.requests[i];
+    ASSERT_TRUE(request.prompt_chance);
+    EXPECT_GT(*request.prompt_chance, 0);
+    EXPECT_LE(*request.prompt_chance, 1);
+    std::vector<float> chances(static_cast<size_t>(request.emitted), -1);
+    for (const RecordedRound& round : record.rounds) {
+      if (round.request != request.id) continue;
+      ASSERT_EQ(round.chances.size(), static_cast<size_t>(round.emitted));
+      for (size_t k = 0; k < round.chances.size(); ++k)
+        chances[static_cast<size_t>(round.base - request.prompt_tokens) + k] = round.chances[k];
+    }
+    const auto& own = expected.at(static_cast<int64_t>(i));
+    for (size_t k = 0; k < own.size(); ++k) EXPECT_NEAR(chances[k], own[k], 1e-3) << i << " " << k;
+  }
+  for (const RecordedRound& round : run("fixed:gamma=3", {"--temperature", "0"}).rounds)
+    EXPECT_TRUE(round.chances.empty());
+}
+
 TEST_F(Recorded, TheCommandComparesPolicies) {
   run("fixed:gamma=6", {"--temperature", "0"});
   const Outcome out = outrider_program(
@@ -297,6 +335,8 @@ TEST_F(Recorded, BadRecordsAreRefusedByLine) {
   EXPECT_NE(refusal(good + "{\"round\":[1,11,2,3,0,1,0,-1]}\n").find(":7: these numbers fit no round"),
             std::string::npos);
   EXPECT_NE(refusal(good + "{\"round\":[1,11,2,2,0,1,0,-1],\"margins\":[1]}\n").find("as many margins"),
+            std::string::npos);
+  EXPECT_NE(refusal(good + "{\"round\":[1,11,2,2,0,1,0,-1],\"chances\":[1,1]}\n").find("as many chances"),
             std::string::npos);
   EXPECT_NE(refusal(good + "{\"round\":[9,11,2,2,0,1,0,-1]}\n").find("request 9 is not described"),
             std::string::npos);
