@@ -194,6 +194,12 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::IsMember({"vllm"}))
       ->group("Server");
   app.add_option_function<std::string>(
+         "--reasoning-format", [&o](const std::string& format) { o.parts_thoughts = format == "auto"; },
+         "Of chats whose model thinks between <think> and </think>: auto puts that into reasoning_content, "
+         "none leaves it in the content; default: auto")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->group("Server");
+  app.add_option_function<std::string>(
          "--per-request-spec-decode-metrics",
          [&o](const std::string& detail) { o.lists_rounds = detail == "detailed"; },
          "detailed: metrics.speculative_decoding of replies also has the drafted and accepted tokens of "

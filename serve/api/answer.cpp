@@ -76,6 +76,8 @@ ApiAnswer::ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const
   state_.choices.resize(choices_of(state_.request));
   if (state_.request.tools && state_.request.stream)
     for (ApiChoice& choice : state_.choices) choice.parser.emplace(*state_.request.tools);
+  if (state_.request.thoughts && state_.request.stream)
+    for (ApiChoice& choice : state_.choices) choice.thoughts.emplace(*state_.request.thoughts);
 }
 
 void ApiAnswer::submit(Engine& engine, const std::string& client) {

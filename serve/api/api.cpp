@@ -414,6 +414,7 @@ Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::st
                              .limits = options_.api_limits,
                              .timeout = milliseconds_of(options_.request_timeout_s),
                              .lists_rounds = options_.lists_rounds,
+                             .parts_thoughts = options_.parts_thoughts,
                              .drafts = options_.cluster.speculates(),
                              .text = text};
   return read_api_request(kind, body, defaults, builder_);

@@ -40,6 +40,7 @@ struct ServeOptions {
   int max_num_speculative_tokens = kDefaultGammaMax;  // limit for requests
   bool metrics_compat_vllm = false;                   // /metrics also under vLLM's names
   bool lists_rounds = false;                          // replies have the drafts of every round
+  bool parts_thoughts = true;                         // reasoning of chats is apart from their content
   ApiLimits api_limits;
   double request_timeout_s = 0;  // of requests without their own; 0: none
   double keep_alive_s = 10;      // interval of comments until a stream's first event; 0: none

@@ -93,6 +93,7 @@ class MessagesShape final : public ReplyShape {
   }
   void tell(HttpReply& reply, const ToolEvent& event) {
     switch (event.kind) {
+      case ToolEvent::Kind::kThought:  // of chats alone
       case ToolEvent::Kind::kText:
         if (!is_open_ || !is_text_) open(reply, {{"type", "text"}, {"text", ""}});
         return say_text(reply, event.text);

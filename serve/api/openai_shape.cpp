@@ -1,6 +1,8 @@
 // Completions and chat completions.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -26,7 +28,7 @@ class OpenAiShape final : public ReplyShape {
     if (emit.text.empty() && emit.logprobs.empty() && !tells_ids) return;  // the text is held back
     begin_choice(index, reply);
     json logprobs = logprobs_of(choice, emit.logprobs);
-    if (choice.parser) {
+    if (choice.parser || choice.thoughts) {
       json ids = tells_ids ? ids_json(emit.ids) : json();
       return stream_events(index, state_.events(index, &emit.text), std::move(logprobs), std::move(ids),
                            reply);
@@ -39,7 +41,7 @@ class OpenAiShape final : public ReplyShape {
 
   void end_choice(size_t index, HttpReply& reply) override {
     begin_choice(index, reply);
-    if (state_.choices[index].parser)
+    if (state_.choices[index].parser || state_.choices[index].thoughts)
       stream_events(index, state_.events(index, nullptr), nullptr, nullptr, reply);
     const json reason = reason_of(index, state_.has_called(index));
     stream(is_chat() ? choice_json(index, "delta", json::object(), nullptr, reason)
@@ -100,6 +102,7 @@ class OpenAiShape final : public ReplyShape {
   json chat_choice(size_t index, json logprobs) const {
     const ReplyContent content = state_.content(index);
     json message{{"role", "assistant"}, {"content", content.text}, {"refusal", nullptr}};
+    if (!content.reasoning.empty()) message["reasoning_content"] = content.reasoning;
     if (!content.calls.empty() && content.text.empty()) message["content"] = nullptr;
     for (const ReplyContent::Call& call : content.calls)
       message["tool_calls"].push_back({{"id", call.id},
@@ -122,6 +125,7 @@ class OpenAiShape final : public ReplyShape {
 
   json delta_of(size_t index, const ToolEvent& event) const {
     if (event.kind == ToolEvent::Kind::kText) return {{"content", event.text}};
+    if (event.kind == ToolEvent::Kind::kThought) return {{"reasoning_content", event.text}};
     json call{{"index", event.index}};
     if (event.kind == ToolEvent::Kind::kCall) {
       call["id"] = state_.call_id(index, event);
@@ -254,15 +258,44 @@ std::string ApiAnswerState::call_id(size_t choice, const ToolEvent& call) const 
   return fmt::format("call_{:016x}", hash);
 }
 
+namespace {
+
+// Events for a piece of a text, or for its end. Calls are looked for in the answer alone.
+std::vector<ToolEvent> events_of(const std::string* piece, ThoughtParser* thoughts, ToolCallParser* calls) {
+  std::vector<TextPart> parts;
+  if (!thoughts && piece)
+    parts.push_back({.text = *piece});
+  else if (thoughts)
+    piece ? thoughts->append(*piece, parts) : thoughts->finish(parts);
+  std::vector<ToolEvent> events;
+  for (TextPart& part : parts) {
+    if (part.is_thought)
+      events.push_back({.kind = ToolEvent::Kind::kThought, .text = std::move(part.text)});
+    else if (calls)
+      calls->append(part.text, events);
+    else
+      events.push_back({.text = std::move(part.text)});
+  }
+  if (!piece && calls) calls->finish(events);
+  return events;
+}
+
+}  // namespace
+
 ReplyContent ApiAnswerState::content(size_t choice) const {
   const std::string& whole = choices[choice].text;
-  if (!request.tools) return {.text = whole, .calls = {}};
+  if (!request.tools && !request.thoughts) return {.reasoning = {}, .text = whole, .calls = {}};
+  std::optional<ThoughtParser> thoughts;
+  std::optional<ToolCallParser> parser;
+  if (request.thoughts) thoughts.emplace(*request.thoughts);
+  if (request.tools) parser.emplace(*request.tools);
+  ThoughtParser* const thinks = thoughts ? &*thoughts : nullptr;
+  ToolCallParser* const calls = parser ? &*parser : nullptr;
+  std::vector<ToolEvent> events = events_of(&whole, thinks, calls);
+  std::ranges::move(events_of(nullptr, thinks, calls), std::back_inserter(events));
   ReplyContent out;
-  ToolCallParser parser(*request.tools);
-  std::vector<ToolEvent> events;
-  parser.append(whole, events);
-  parser.finish(events);
   for (const ToolEvent& event : events) {
+    if (event.kind == ToolEvent::Kind::kThought) out.reasoning += event.text;
     if (event.kind == ToolEvent::Kind::kText) out.text += event.text;
     if (event.kind == ToolEvent::Kind::kCall)
       out.calls.push_back({.id = call_id(choice, event), .name = event.text, .arguments = {}});
@@ -272,10 +305,8 @@ ReplyContent ApiAnswerState::content(size_t choice) const {
 }
 
 std::vector<ToolEvent> ApiAnswerState::events(size_t choice, const std::string* piece) {
-  std::vector<ToolEvent> events;
-  ToolCallParser& parser = *choices[choice].parser;
-  piece ? parser.append(*piece, events) : parser.finish(events);
-  return events;
+  ApiChoice& of = choices[choice];
+  return events_of(piece, of.thoughts ? &*of.thoughts : nullptr, of.parser ? &*of.parser : nullptr);
 }
 
 bool ApiAnswerState::has_called(size_t choice) const {

@@ -27,14 +27,16 @@ struct ApiChoice {
   FinishReason reason = FinishReason::kStop;
   std::string stop;  // the stop string that ended it; empty: none
   RequestMetrics metrics;
-  std::optional<ToolCallParser> parser;  // of a stream that may have calls of tools
+  std::optional<ToolCallParser> parser;   // of a stream that may have calls of tools
+  std::optional<ThoughtParser> thoughts;  // of a stream that may have reasoning
 };
 
-// A whole text, with tool calls separated.
+// A whole text, with reasoning and tool calls separated.
 struct ReplyContent {
   struct Call {
     std::string id, name, arguments;
   };
+  std::string reasoning;
   std::string text;
   std::vector<Call> calls;
 };

@@ -191,6 +191,14 @@ Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& bu
   return std::vector<Prompt>{std::move(prompt)};
 }
 
+// Templates of models that always think end with the mark that opens thoughts.
+ThoughtReading thoughts_behind(std::span<const TokenId> prompt, const Tokenizer& tokenizer) {
+  constexpr size_t kMarkTokens = 16;  // at most, with the line behind it
+  std::string end = tokenizer.decode(prompt.last(std::min(prompt.size(), kMarkTokens)));
+  end.erase(end.find_last_not_of(" \t\r\n") + 1);
+  return {.is_open = end.ends_with("<think>")};
+}
+
 // An error if a request asks for drafts of a server that has no drafter.
 Status check_drafting(const RequestParams& parameters, const ApiDefaults& defaults) {
   const bool asks_length = parameters.num_speculative_tokens.value_or(0) > 0;
@@ -351,6 +359,10 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   if (best_of != n) return unsupported(fmt::format("\"best_of\" {}: must be n, which is {}", best_of, n));
   RETURN_IF_ERROR(take(body, "echo", echo));
   RETURN_IF_ERROR(take_tools(structure, builder, out));
+  bool parts_thoughts = defaults.parts_thoughts;
+  RETURN_IF_ERROR(take(body, "separate_reasoning", parts_thoughts));
+  // A form has no place for thoughts.
+  const bool may_think = asked == ApiKind::kChat && parts_thoughts && !structure.grammar;
   ASSIGN_OR_RETURN(Request parameters,
                    read_parameters(kind, body, defaults, structure, max_tokens, out, builder));
   if (!skips_special_tokens)
@@ -362,6 +374,8 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   if (prompts.size() * static_cast<size_t>(n) > most)
     return invalid_argument(
         fmt::format("\"n\" {} times {} prompts: at most {} texts at once", n, prompts.size(), most));
+  if (may_think && has_thoughts(builder.chat_template()))
+    out.thoughts = thoughts_behind(prompts.front().ids, builder.tokenizer());
   for (Prompt& prompt : prompts) {
     Request request = parameters;
     out.prompt_tokens += static_cast<int64_t>(prompt.ids.size());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "requests/request_builder.h"
+#include "serve/api/thought_parser.h"
 #include "serve/api/tool_format.h"
 
 namespace outrider {
@@ -37,6 +38,7 @@ struct ApiRequest {
   bool lists_rounds = false;                       // replies have an entry for each round with a draft
   std::string synthetic_acceptance;                // the server's, if it has one
   std::optional<ToolReading> tools;                // the text is scanned for calls
+  std::optional<ThoughtReading> thoughts;          // the text is scanned for reasoning
   std::shared_ptr<const nlohmann::json> repeated;  // of /v1/responses (repeated_in_response)
 };
 
@@ -54,6 +56,7 @@ struct ApiDefaults {
   ApiLimits limits;
   std::chrono::milliseconds timeout{0};  // for a request without a timeout; 0: none
   bool lists_rounds = false;             // as of ApiRequest
+  bool parts_thoughts = true;            // of chats
   bool drafts = true;                    // the server has a drafter, or workers may join
   std::string_view text = {};            // the original body, for the order of keys
 };

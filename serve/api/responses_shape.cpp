@@ -117,6 +117,7 @@ class ResponsesShape final : public ReplyShape {
   }
   void tell(HttpReply& reply, const ToolEvent& event) {
     switch (event.kind) {
+      case ToolEvent::Kind::kThought:  // of chats alone
       case ToolEvent::Kind::kText:
         if (open_ != Open::kText) open_text(reply);
         return say_text(reply, event.text);

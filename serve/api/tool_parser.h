@@ -18,6 +18,7 @@ struct ToolEvent {
     kText,       // `text` is shown
     kCall,       // call `index` of tool `text` begins
     kArguments,  // `text` continues the arguments of call `index`
+    kThought,    // `text` is reasoning (thought_parser.h); not of this parser
   };
   Kind kind = Kind::kText;
   int index = 0;

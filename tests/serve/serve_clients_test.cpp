@@ -54,10 +54,42 @@ class ServeClients : public ::testing::Test {
   static inline TemporaryDirectory directory_;
   static inline std::string template_ = directory_.write(
       "chat.jinja",
-      "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %} time{% endif %}");
+      "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %} time{% endif %}"
+      "{% if thinks %}<think>{% endif %}{# </think> #}");
   static inline std::string log_ = directory_ / "access.jsonl";
   static inline std::unique_ptr<ServedProgram> server_;
 };
+
+// The demo model never ends its thoughts, so all of its text is one.
+TEST_F(ServeClients, ThoughtsAreApart) {
+  const json chat{{"messages", {{{"role", "user"}, {"content", "Once upon a"}}}},
+                  {"max_tokens", 12},
+                  {"temperature", 0},
+                  {"chat_template_kwargs", {{"thinks", true}}}};
+  const auto message = [&](const json& more) -> json {
+    return server_->ask("/v1/chat/completions", with(chat, more))["choices"][0]["message"];
+  };
+  std::string text = message({{"separate_reasoning", false}})["content"];
+  EXPECT_FALSE(message({{"separate_reasoning", false}}).contains("reasoning_content"));
+  text.erase(0, text.find_first_not_of(" \n"));
+  text.erase(text.find_last_not_of(" \n") + 1);
+  ASSERT_FALSE(text.empty());
+  EXPECT_EQ(message(json::object())["reasoning_content"], text);
+  EXPECT_EQ(message(json::object())["content"], "");
+  HttpClient client = server_->client();
+  client.send(post_text("/v1/chat/completions", with(chat, {{"stream", true}}).dump()));
+  EXPECT_EQ(client.head().status, 200);
+  const Events events = read_events(client);
+  EXPECT_TRUE(events.is_done);
+  std::string thoughts, content;
+  for (const json& chunk : events.chunks) {
+    const json& delta = chunk["choices"][0]["delta"];
+    thoughts += delta.value("reasoning_content", "");
+    content += delta.value("content", "");
+  }
+  EXPECT_EQ(thoughts, text);
+  EXPECT_EQ(content, "");
+}
 
 // A harness that scores texts sends them whole, and asks for no more than their log-probabilities.
 TEST_F(ServeClients, ScoresAPromptAsItWasGenerated) {

@@ -32,6 +32,7 @@ TEST(ServeOptions, AServersDefaults) {
   EXPECT_EQ(options.defaults.temperature, 1);
   EXPECT_FALSE(options.metrics_compat_vllm);
   EXPECT_FALSE(options.lists_rounds);
+  EXPECT_TRUE(options.parts_thoughts);
   EXPECT_EQ(RequestParams().temperature, 0) << "those of generate stay";
 }
 
@@ -48,6 +49,8 @@ TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
                                        "vllm",
                                        "--per-request-spec-decode-metrics",
                                        "detailed",
+                                       "--reasoning-format",
+                                       "none",
                                        "--listen",
                                        "tcp://127.0.0.1:*",
                                        "--gamma-policy",
@@ -62,6 +65,7 @@ TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
   EXPECT_EQ(options.port, 0);
   EXPECT_TRUE(options.metrics_compat_vllm);
   EXPECT_TRUE(options.lists_rounds);
+  EXPECT_FALSE(options.parts_thoughts);
   EXPECT_EQ(options.cluster.speculation.pipeline, "ahead");
   EXPECT_EQ(options.defaults.temperature, 0.5f);
   EXPECT_EQ(options.max_queued_requests, 7);

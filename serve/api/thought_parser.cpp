@@ -1,0 +1,87 @@
+#include "serve/api/thought_parser.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+constexpr std::string_view kOpenMark = "<think>", kCloseMark = "</think>", kThoughtBlanks = " \t\r\n";
+
+// The length of the longest beginning of `mark` that `text` ends with.
+size_t begun_mark(std::string_view text, std::string_view mark) {
+  for (size_t length = std::min(text.size(), mark.size() - 1); length > 0; --length)
+    if (text.ends_with(mark.substr(0, length))) return length;
+  return 0;
+}
+
+void tell(bool is_thought, std::string text, std::vector<TextPart>& parts) {
+  if (!text.empty()) parts.push_back({is_thought, std::move(text)});
+}
+
+}  // namespace
+
+void ThoughtParser::append(std::string_view text, std::vector<TextPart>& parts) {
+  pending_ += text;
+  while (step(false, parts)) {
+  }
+}
+
+void ThoughtParser::finish(std::vector<TextPart>& parts) {
+  while (step(true, parts)) {
+  }
+}
+
+// Whether more of pending_ may be read.
+bool ThoughtParser::step(bool is_end, std::vector<TextPart>& parts) {
+  if (pending_.empty()) return false;
+  if (state_ == State::kThought) return read_thought(is_end, parts);
+  if (state_ == State::kAnswer) {
+    tell(false, std::exchange(pending_, {}), parts);
+    return false;
+  }
+  const size_t first = std::min(pending_.find_first_not_of(kThoughtBlanks), pending_.size());
+  const std::string_view rest = std::string_view(pending_).substr(first);
+  if (state_ == State::kBegin) {
+    const bool may_open = rest.size() < kOpenMark.size() && kOpenMark.starts_with(rest);
+    if (may_open && !is_end) return false;
+    const bool opens = rest.starts_with(kOpenMark);
+    if (opens) pending_.erase(0, first + kOpenMark.size());
+    state_ = opens ? State::kOpen : State::kAnswer;
+    return true;
+  }
+  pending_.erase(0, first);  // behind a mark
+  // A template that opens thoughts, and a model that opens them once more.
+  if (state_ == State::kOpen && std::string_view(pending_).starts_with(kOpenMark)) {
+    pending_.erase(0, kOpenMark.size());
+    return true;
+  }
+  if (state_ == State::kOpen && !is_end && pending_.size() < kOpenMark.size() &&
+      kOpenMark.starts_with(pending_))
+    return false;
+  if (pending_.empty()) return false;
+  state_ = state_ == State::kOpen ? State::kThought : State::kAnswer;
+  return true;
+}
+
+bool ThoughtParser::read_thought(bool is_end, std::vector<TextPart>& parts) {
+  const size_t close = pending_.find(kCloseMark);
+  size_t end = std::min(close, pending_.size());
+  if (close == pending_.npos && !is_end) end -= begun_mark(pending_, kCloseMark);
+  const size_t last = pending_.substr(0, end).find_last_not_of(kThoughtBlanks);
+  const size_t told = last == std::string::npos ? 0 : last + 1;
+  tell(true, pending_.substr(0, told), parts);
+  if (close == pending_.npos) {
+    pending_.erase(0, is_end ? pending_.size() : told);
+    return false;
+  }
+  pending_.erase(0, close + kCloseMark.size());
+  state_ = State::kClosed;
+  return true;
+}
+
+bool has_thoughts(std::string_view chat_template) {
+  return chat_template.find(kCloseMark) != chat_template.npos;
+}
+
+}  // namespace outrider

@@ -1,0 +1,47 @@
+// Parts a model's text, while it is generated, into what it thinks, between <think> and </think>, and what it
+// answers. Thoughts are at the text's beginning. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace outrider {
+
+// Of answers whose thoughts are told apart.
+struct ThoughtReading {
+  bool is_open = false;  // the prompt ends with <think>
+};
+
+struct TextPart {
+  bool is_thought = false;
+  std::string text;  // not empty
+};
+
+class ThoughtParser {
+ public:
+  explicit ThoughtParser(ThoughtReading reading) : state_(reading.is_open ? State::kOpen : State::kBegin) {}
+
+  // Blanks around thoughts are left out. What may be part of a mark, or a blank at the end, waits for more.
+  void append(std::string_view text, std::vector<TextPart>& parts);
+  void finish(std::vector<TextPart>& parts);  // no more text will come
+
+ private:
+  enum class State : uint8_t {
+    kBegin,    // before the first character that is no blank
+    kOpen,     // behind <think>, before the first thought
+    kThought,  // within thoughts
+    kClosed,   // behind </think>, before the answer
+    kAnswer,
+  };
+  bool step(bool is_end, std::vector<TextPart>& parts);
+  bool read_thought(bool is_end, std::vector<TextPart>& parts);
+
+  State state_;
+  std::string pending_;  // not told yet
+};
+
+// Whether a chat template is of models that think so.
+bool has_thoughts(std::string_view chat_template);
+
+}  // namespace outrider

@@ -1,0 +1,94 @@
+// Reasoning apart from answers, however a stream cuts the text.
+#include "serve/api/thought_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "serve_api_fixture.h"
+
+namespace outrider {
+namespace {
+
+using Parted = std::pair<std::string, std::string>;  // thoughts and answer
+
+// The text in pieces that end at `cuts`.
+Parted parted(const std::string& text, const std::vector<size_t>& cuts, bool is_open) {
+  ThoughtParser parser({.is_open = is_open});
+  std::vector<TextPart> parts;
+  size_t from = 0;
+  for (const size_t cut : cuts) {
+    parser.append(text.substr(from, cut - from), parts);
+    from = cut;
+  }
+  parser.append(text.substr(from), parts);
+  parser.finish(parts);
+  Parted out;
+  bool is_answer = false;
+  for (const TextPart& part : parts) {
+    EXPECT_FALSE(part.text.empty());
+    EXPECT_FALSE(is_answer && part.is_thought) << "thoughts behind the answer";
+    is_answer = !part.is_thought;
+    (part.is_thought ? out.first : out.second) += part.text;
+  }
+  return out;
+}
+
+TEST(ThoughtParser, PartsTextsWhereverTheyAreCut) {
+  struct Case {
+    const char* text;
+    bool is_open;
+    Parted expected;
+  };
+  const Case cases[] = {
+      {"<think>\nA b.\n</think>\n\nYes.\n", false, {"A b.", "Yes.\n"}},
+      {"\n<think>a</think>b", false, {"a", "b"}},
+      {"<think>\n\n</think>\n\nYes", false, {"", "Yes"}},
+      {"a < b </thin> c\n</think>Yes", true, {"a < b </thin> c", "Yes"}},
+      {"<think>\na</think>Yes", true, {"a", "Yes"}},
+      {"cut off </thi", true, {"cut off </thi", ""}},
+      {"cut off \n", true, {"cut off", ""}},
+      {" \n", true, {"", ""}},
+      {"No thoughts <think>here</think>.", false, {"", "No thoughts <think>here</think>."}},
+      {"<thin ice>", false, {"", "<thin ice>"}},
+      {"<th", false, {"", "<th"}},
+      {" \n", false, {"", " \n"}},
+      {"", false, {"", ""}},
+      {"<think>a</think>b <think>c</think>", false, {"a", "b <think>c</think>"}},
+      {"<think>\xC3\xA4 \xE2\x82\xAC</think>\xC3\xB6", false, {"\xC3\xA4 \xE2\x82\xAC", "\xC3\xB6"}}};
+  for (const Case& c : cases) {
+    const std::string text = c.text;
+    EXPECT_EQ(parted(text, {}, c.is_open), c.expected) << text;
+    std::vector<size_t> all;
+    for (size_t i = 1; i < text.size(); ++i) {
+      all.push_back(i);
+      EXPECT_EQ(parted(text, {i}, c.is_open), c.expected) << text << " cut at " << i;
+    }
+    EXPECT_EQ(parted(text, all, c.is_open), c.expected) << text;
+  }
+}
+
+using testing::ServeApi;
+
+TEST_F(ServeApi, ChatsOfModelsThatThinkHaveTheirThoughtsApart) {
+  using nlohmann::json;
+  const json chat{{"messages", {{{"role", "user"}, {"content", "hello"}}}}};
+  EXPECT_FALSE(read(chat, ApiKind::kChat)->thoughts) << "the template knows none";
+  const auto with_template = [&](const std::string& end) {
+    chat_ = parse_chat_template("{# </think> #}{{ messages[0].content }}" + end, "", "");
+  };
+  with_template("");
+  ASSERT_TRUE(read(chat, ApiKind::kChat)->thoughts);
+  EXPECT_FALSE(read(chat, ApiKind::kChat)->thoughts->is_open);
+  with_template("<think>{{ '\\n' }}");
+  ASSERT_TRUE(read(chat, ApiKind::kChat)->thoughts);
+  EXPECT_TRUE(read(chat, ApiKind::kChat)->thoughts->is_open);
+  json inside = chat;
+  inside["separate_reasoning"] = false;
+  EXPECT_FALSE(read(inside, ApiKind::kChat)->thoughts);
+  EXPECT_FALSE(read({{"prompt", "x"}})->thoughts);
+}
+
+}  // namespace
+}  // namespace outrider
