@@ -27,7 +27,7 @@ uint64_t this_process();
 // Shutdown; null: the role runs on its own thread.
 using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
 
-// What tests put in place of parts of a role, or see of it. The defaults are those of every run.
+// Parts of a role that tests replace or watch. The defaults are those of every run.
 struct RoleSeams {
   std::string gpu;                                  // of a draft worker, for links; empty: linkable_gpu()
   LinkMaker q_links, hidden_state_links;            // NCCL's want a GPU for each end

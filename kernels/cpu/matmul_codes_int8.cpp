@@ -479,7 +479,7 @@ HWY_INLINE void add_run_of_rest(const UnpackedRun<kBits>& run, int first) {
   if constexpr (kCount > 1) add_run_of_rest<kBits, kCount / 2, kIsZeroTaken>(run, first);
 }
 
-// Of any number of rows: compiled once, for the compiler takes seconds for each.
+// Takes any number of rows: one function, since the compiler takes seconds for each.
 template <int kBits, bool kIsZeroTaken>
 void leaf_of_rows(const LeafJob& shared) {
   const LeafJob job = shared;  // vectors that are stored might lie in a job that others see

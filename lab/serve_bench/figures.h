@@ -33,8 +33,8 @@ struct LoadFigures {
   double seconds = 0;  // from the first request to the last end, summed over turns
   int64_t tokens = 0, prompt_tokens = 0, draft_tokens = 0, accepted_tokens = 0;
   Percentiles first_s, gap_s, per_token_s, whole_s;
-  // Of each request whose server told them, in vLLM's and AIPerf's form: a number for each round with a
-  // draft.
+  // Requests whose server tells rounds have a list each, in vLLM's and AIPerf's form: a number for each round
+  // with a draft.
   std::vector<std::vector<int64_t>> per_step_drafted, per_step_accepted;
 
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }

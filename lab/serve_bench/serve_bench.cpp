@@ -199,7 +199,7 @@ report::Figure figure_over_rates(const std::string& title, const std::string& te
   return {.title = title, .text = text, .drawing = std::move(plot)};
 }
 
-// Of each arm, by rate.
+// The points of each arm, by rate.
 std::vector<std::vector<LoadPoint>> load_points(const std::vector<RateRun>& runs, size_t arms) {
   std::vector<std::vector<LoadPoint>> out(arms);
   for (size_t a = 0; a < arms; ++a) {

@@ -21,7 +21,7 @@ namespace outrider {
 // which names the swept values. Runs that have none on disk are left out.
 std::string study_rounds(const StudyFile& study, const std::string& directory);
 
-// What a file of rounds says of one series. Rounds that end a prompt are left out.
+// Sums over one series of a file of rounds. Rounds that end a prompt are left out.
 struct RoundCounts {
   std::vector<int64_t> tested, accepted;  // by place in the draft, from 0
   std::vector<int64_t> rounds, emitted;   // by draft length

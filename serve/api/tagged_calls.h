@@ -19,7 +19,7 @@ struct CallTags {
   bool has_lines = false;  // a value stands on lines of its own
 };
 
-// Null: the format is none of these.
+// Null where the format is another one.
 const CallTags* tags_of(ToolFormat format);
 
 // The JSON types of a parameter, as bits; 0: its schema names none, and its values are texts.

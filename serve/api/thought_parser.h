@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Of answers whose thoughts are told apart.
+// How the thoughts of an answer are found.
 struct ThoughtReading {
   bool is_open = false;  // the prompt ends with <think>
 };

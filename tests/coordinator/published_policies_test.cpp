@@ -47,7 +47,7 @@ TEST(GoodSpeed, WhoHadLessGetsMore) {
   EXPECT_EQ(fair_shares(acceptance, goodput, Lengths{1, 1}, 5), (Lengths{1, 1})) << "the rest is not spent";
 }
 
-// Of all divisions of the budget the one it finds has the largest sum of expected tokens over goodput.
+// The division of the budget that it finds has the largest sum of expected tokens over goodput.
 TEST(GoodSpeed, EqualsTheBestOfAllDivisions) {
   const std::vector<double> acceptance{0.9, 0.6, 0.3}, goodput{4, 2, 1.2};
   const Lengths limits{8, 8, 8};

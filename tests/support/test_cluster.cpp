@@ -208,7 +208,7 @@ class TestCluster::Threads {
   const TransportStats& transport_stats() const { return coordinator_->transport_stats(); }
 
  private:
-  // What `outrider generate` starts. Else roles start apart, as by mpirun and by workers that join: each with
+  // The cluster that `outrider generate` starts. Else roles start apart, as by mpirun and by workers that join: each with
   // settings and a connection of its own.
   bool is_of_one_command() const {
     return options_.wire == Wire::kInproc && !has_endpoints() && !options_.target_wire &&
