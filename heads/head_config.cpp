@@ -464,9 +464,10 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
                     "--draft-model without --drafter {}",
                     file.name, architecture_name(target.family), head_kind_name(kind)));
   HeadConfig out{.kind = kind};
-  if (const std::string_view told = drafter_of_head(config); !told.empty() && told != head_kind_name(kind))
-    return invalid_argument(fmt::format("{} is of another head; use --drafter {} in place of {}",
-                                        config.where(), told, head_kind_name(kind)));
+  if (const HeadMark mark = mark_of_head(config);
+      !mark.drafter.empty() && mark.drafter != head_kind_name(kind))
+    return config.wrong(mark.key, fmt::format("is of another head; use --drafter {} in place of {}",
+                                              mark.drafter, head_kind_name(kind)));
   if (kind == HeadKind::kMedusa) return read_medusa(config, target);
   if (kind == HeadKind::kHydra) return read_hydra(config, target);
   RETURN_IF_ERROR(read_layer(config, out));

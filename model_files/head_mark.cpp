@@ -6,15 +6,14 @@
 namespace outrider {
 namespace {
 
-using Mark = std::pair<std::string_view, std::string_view>;  // and the drafter
-
-// A part of a name; the longer ones first.
-constexpr Mark kNames[]{{"eagle3", "eagle3"}, {"dflash", "dflash"}, {"dspark", "dflash"}, {"medusa", "medusa"},
-                        {"hydra", "hydra"},   {"eagle", "eagle"},   {"mtpmodel", "mtp"}};
-constexpr Mark kKeys[]{{"dflash_config", "dflash"},
-                       {"medusa_num_heads", "medusa"},
-                       {"hydra_num_heads", "hydra"},
-                       {"draft_vocab_size", "eagle3"}};
+// A part of a name, and the drafter; the longer ones first.
+constexpr std::pair<std::string_view, std::string_view> kNames[]{
+    {"eagle3", "eagle3"}, {"dflash", "dflash"}, {"dspark", "dflash"}, {"medusa", "medusa"},
+    {"hydra", "hydra"},   {"eagle", "eagle"},   {"mtpmodel", "mtp"}};
+constexpr HeadMark kKeys[]{{"dflash", "dflash_config"},
+                           {"medusa", "medusa_num_heads"},
+                           {"hydra", "hydra_num_heads"},
+                           {"eagle3", "draft_vocab_size"}};
 
 std::string_view named(std::string name) {
   for (char& c : name)
@@ -26,15 +25,16 @@ std::string_view named(std::string name) {
 
 }  // namespace
 
-std::string_view drafter_of_head(const JsonObject& config) {
-  const nlohmann::json* const architectures = config.find("architectures");
-  const nlohmann::json* const first =
-      architectures && architectures->is_array() && !architectures->empty() ? &architectures->front() : nullptr;
-  for (const nlohmann::json* name : {config.find("speculators_model_type"), first})
-    if (name && name->is_string())
-      if (const std::string_view drafter = named(name->get<std::string>()); !drafter.empty()) return drafter;
-  for (const auto& [key, drafter] : kKeys)
-    if (config.has(std::string(key))) return drafter;
+HeadMark mark_of_head(const JsonObject& config) {
+  const auto named_by = [&](const char* key) -> HeadMark {
+    const nlohmann::json* name = config.find(key);
+    if (name && name->is_array() && !name->empty()) name = &name->front();
+    return {name && name->is_string() ? named(name->get<std::string>()) : std::string_view(), key};
+  };
+  for (const char* key : {"speculators_model_type", "architectures"})
+    if (const HeadMark mark = named_by(key); !mark.drafter.empty()) return mark;
+  for (const HeadMark& mark : kKeys)
+    if (config.has(mark.key)) return mark;
   return {};
 }
 

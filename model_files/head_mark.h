@@ -7,9 +7,12 @@
 
 namespace outrider {
 
-// The --drafter of a head, by the names that its authors' programs write ("architectures",
-// "speculators_model_type", keys of its own). Empty: the config does not say, as those of modules inside a
-// model and of the first EAGLE heads.
-std::string_view drafter_of_head(const JsonObject& config);
+struct HeadMark {
+  std::string_view drafter;  // the --drafter of the head; empty: the config does not say
+  const char* key = "";      // that says it
+};
+// By the names that the authors' programs write ("architectures", "speculators_model_type", keys of their
+// own). Configs of modules inside a model, and of the first EAGLE heads, say nothing.
+HeadMark mark_of_head(const JsonObject& config);
 
 }  // namespace outrider

@@ -365,12 +365,11 @@ Result<ModelConfig> config_of(const ConfigJson& read, const std::filesystem::pat
   const std::filesystem::path file =
       is_gguf_path(model_directory) ? model_directory : model_directory / read.where;
   ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(read.root, file.string()));
-  // A module of multi-token prediction may be in a whole model.
-  if (const std::string_view drafter = drafter_of_head(config); !drafter.empty() && drafter != "mtp")
-    return unsupported(
-        fmt::format("{} is of a head ({}), which is no language model of its own: it drafts for "
-                    "one with --draft-model DIR --drafter {}",
-                    config.where(), drafter, drafter));
+  if (const HeadMark mark = mark_of_head(config); !mark.drafter.empty())
+    return config.refused(mark.key,
+                          fmt::format("is of a head, which is no language model of its own: it drafts for "
+                                      "one with --draft-model DIR --drafter {}",
+                                      mark.drafter));
   ASSIGN_OR_RETURN(const ModelFamily family, read_family(config));
   ASSIGN_OR_RETURN(ModelConfig out, read_layer_config(config, family));
   if (read.norms_hold_one) out.norm_adds_one = false;

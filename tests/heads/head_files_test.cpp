@@ -124,7 +124,7 @@ TEST(HeadFiles, HydraIsRefusedByName) {
   expect_refused("hydra", kHydra, set("hydra_head_arch", "eagle-attn"),
                  {"hydra_head_arch", "eagle-attn", "prefix-mlp"});
   expect_refused("hydra", kHydra, set("hidden_state_offset", 1), {"hidden_state_offset", "1"});
-  expect_refused("hydra", kHydra, set("medusa_num_heads", 2), {"medusa_num_heads", "not understood"});
+  expect_refused("hydra", kHydra, set("medusa_num_heads", 2), {"medusa_num_heads", "--drafter medusa"});
   expect_refused("hydra", kHydra, rename("hydra_lm_head.1.bias", "hydra_lm_head.1.bios"),
                  {"hydra_lm_head.1.bias"});
   expect_refused("hydra-prefix", kHydra, set("hydra_head_arch", "mlp"), {"hydra_mlp.0.0.linear.weight"});
@@ -134,7 +134,7 @@ TEST(HeadFiles, HydraIsRefusedByName) {
   expect_refused("hydra-prefix", kHydra, rename("input_embed_fn.weight", "input_embed_gn.weight"),
                  {"input_embed_gn.weight", "hydra"});
   expect_refused("medusa", kHydra, [](ChangedHead&) {}, {"config.json", "medusa_num_heads"});
-  expect_refused("hydra", HeadKind::kMedusa, [](ChangedHead&) {}, {"config.json", "grounded_heads"});
+  expect_refused("hydra", HeadKind::kMedusa, [](ChangedHead&) {}, {"config.json", "hydra_num_heads"});
 }
 
 TEST(HeadFiles, DFlashIsRefusedByName) {
@@ -189,7 +189,7 @@ TEST(HeadFiles, DFlashIsRefusedByName) {
   expect_refused("dspark", kDFlash, set("draft_vocab_size", 121), {"lm_head.weight"});
   expect_refused("dspark", kDFlash, set("speculators_model_type", "eagle3"),
                  {"--drafter eagle3 in place of dflash"});
-  expect_refused("eagle3", kDFlash, [](ChangedHead&) {}, {"eagle_aux_hidden_state_layer_ids"});
+  expect_refused("eagle3", kDFlash, [](ChangedHead&) {}, {"architectures", "--drafter eagle3"});
 }
 
 TEST(HeadFiles, AnotherKindIsRefusedByName) {

@@ -210,6 +210,7 @@ TEST(Heads, WhatTheyDoNotGoWithIsRefusedByFlag) {
   expect_refused({"--drafter", "eagle3", "--draft-model", demo_draft()}, {"num_hidden_layers", "one layer"});
   expect_refused({"--draft-model", demo_head("eagle3")}, {"config.json", "--drafter eagle3"});
   expect_refused({"--draft-model", demo_head("medusa")}, {"config.json", "--drafter medusa"});
+  expect_refused({"--draft-model", demo_head("mtp")}, {"config.json", "--drafter mtp"});
 }
 
 class HeadsUnderMpirun : public Mpirun {};

@@ -216,7 +216,7 @@ TEST(ModelConfig, OtherModelsAreRefusedByName) {
                  "quantization_config", "bitsandbytes");
   expect_refused(with(llama(), {{"num_local_experts", 8}}), "num_local_experts", "mixture");
   expect_refused(with(qwen3(), {{"num_experts", 128}}), "num_experts", "mixture");
-  expect_refused(with(llama(), {{"draft_vocab_size", 32000}}), "config.json", "--drafter eagle3");
+  expect_refused(with(llama(), {{"draft_vocab_size", 32000}}), "draft_vocab_size", "--drafter eagle3");
   expect_refused(with(llama(), {{"torch_dtype", "float8_e4m3fn"}}), "torch_dtype", "bfloat16");
 }
 
