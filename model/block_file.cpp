@@ -103,8 +103,6 @@ Status check_changes(const std::vector<BlockItem>& items, const BlockFormat& for
       format.name));
 }
 
-Status full_disk() { return unavailable("the quantised weights cannot be written; is the disk full?"); }
-
 Status write_rows(const BlockItem& item, ThreadPool& pool, std::FILE* to) {
   // Blocks are read as a matrix, whatever the dimensions.
   TensorInfo flat = *item.tensor;
@@ -132,7 +130,7 @@ Status write_rows(const BlockItem& item, ThreadPool& pool, std::FILE* to) {
       }
     });
     if (!is_finite) return malformed(fmt::format("{} holds numbers that are not finite", item.tensor->name));
-    if (!write_bytes(to, blocks.data(), static_cast<size_t>(rows * row_bytes))) return full_disk();
+    if (!write_bytes(to, blocks.data(), static_cast<size_t>(rows * row_bytes))) return weights_unwritten();
   }
   release_pages(flat.data);
   return {};
@@ -145,17 +143,17 @@ Status write_items(const std::vector<BlockItem>& items, int64_t alignment, const
   for (const BlockItem& item : items) total += static_cast<int64_t>(item.tensor->data.size());
   for (const BlockItem& item : items) {
     const std::string padding(static_cast<size_t>((alignment - at % alignment) % alignment), '\0');
-    if (!write_bytes(to, padding.data(), padding.size())) return full_disk();
+    if (!write_bytes(to, padding.data(), padding.size())) return weights_unwritten();
     if (item.type)
       RETURN_IF_ERROR(write_rows(item, how.pool, to));
     else if (!write_bytes(to, item.tensor->data.data(), item.tensor->data.size()))
-      return full_disk();
+      return weights_unwritten();
     at += static_cast<int64_t>(padding.size()) + item.bytes();
     done += static_cast<int64_t>(item.tensor->data.size());
     if (how.progress) how.progress(done, total);
   }
   const std::string padding(static_cast<size_t>((alignment - at % alignment) % alignment), '\0');
-  return write_bytes(to, padding.data(), padding.size()) ? Status() : full_disk();
+  return write_bytes(to, padding.data(), padding.size()) ? Status() : weights_unwritten();
 }
 
 std::string safetensors_header(const std::vector<BlockItem>& items) {
@@ -268,7 +266,7 @@ Status write_blocks(const TensorFiles& files, const ModelConfig& config, const B
   }
   RETURN_IF_ERROR(check_changes(items, how.format));
   const std::string header = safetensors_header(items);
-  if (!write_bytes(to, header.data(), header.size())) return full_disk();
+  if (!write_bytes(to, header.data(), header.size())) return weights_unwritten();
   RETURN_IF_ERROR(write_items(items, 1, how, to));
   return files.check_unchanged();
 }
@@ -296,7 +294,7 @@ Status write_gguf_blocks(const std::filesystem::path& path, const TensorFiles& f
   if (const GgufValue* value = file.content.find("general.alignment"))
     alignment = static_cast<int64_t>(std::get<uint64_t>(*value));
   const std::string header = gguf_header(file.content, items, how.format, alignment);
-  if (!write_bytes(to, header.data(), header.size())) return full_disk();
+  if (!write_bytes(to, header.data(), header.size())) return weights_unwritten();
   RETURN_IF_ERROR(write_items(items, alignment, how, to));
   return files.check_unchanged();
 }

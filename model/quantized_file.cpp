@@ -140,7 +140,7 @@ Status write_quantized(const TensorFiles& files, const ModelConfig& config, Weig
     done += static_cast<int64_t>(item.tensor->data.size());
     if (progress) progress(done, total);
   }
-  if (!ok) return unavailable("the quantised weights cannot be written; is the disk full?");
+  if (!ok) return weights_unwritten();
   return files.check_unchanged();
 }
 
