@@ -265,7 +265,11 @@ report::Table pareto_table(const std::vector<RateRun>& runs, const std::vector<A
                             {fmt::format("{:.1f}", point.user)},
                             {fmt::format("{:.1f}", point.server)},
                             {point.on_front ? "yes" : "no"}});
-      if (a == 0 || !point.measured()) continue;
+      if (arms.size() < 2) continue;
+      if (a == 0 || !point.measured()) {
+        table.rows.back().push_back({""});
+        continue;
+      }
       const auto first = server_at(points[0], point.user);
       table.rows.back().push_back(
           {first ? fmt::format("{:.2f}", point.server / *first) : "faster than it can"});
