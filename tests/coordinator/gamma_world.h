@@ -189,7 +189,8 @@ inline std::vector<std::string> guarded_policies() {
   std::vector<std::string> names;
   for (const GammaPolicyInfo& policy : gamma_policy_table())
     if (policy.name != "fixed" && policy.name != "replay" && policy.name != "table" &&
-        policy.name != "bandit" && policy.name != "tiers")
+        policy.name != "bandit" && policy.name != "tiers" && policy.name != "goodspeed" &&
+        policy.name != "vllm")
       names.push_back(policy.name);
   return names;
 }

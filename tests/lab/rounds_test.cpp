@@ -54,11 +54,12 @@ TEST(RoundTable, IsReadBack) {
   EXPECT_EQ(counts.accepted, (std::vector<int64_t>{2, 1, 1}));
   EXPECT_EQ(counts.rounds, (std::vector<int64_t>{0, 0, 0, 2}));
   EXPECT_EQ(counts.emitted, (std::vector<int64_t>{0, 0, 0, 6}));
-  const auto& acceptance = std::get<report::Plot>(acceptance_by_position(series).drawing).panels[0].series;
+  const report::Figure by_position = acceptance_by_position(series), by_length = tokens_by_length(series);
+  const auto& acceptance = std::get<report::Plot>(by_position.drawing).panels[0].series;
   ASSERT_EQ(acceptance.size(), 1u);
   EXPECT_EQ(acceptance[0].points[1].x, 2);
   EXPECT_EQ(acceptance[0].points[1].y.value, 0.5);
-  const auto& tokens = std::get<report::Plot>(tokens_by_length(series).drawing).panels[0].series;
+  const auto& tokens = std::get<report::Plot>(by_length.drawing).panels[0].series;
   ASSERT_EQ(tokens[0].points.size(), 1u);
   EXPECT_EQ(tokens[0].points[0].x, 3);
   EXPECT_EQ(tokens[0].points[0].y.value, 3);

@@ -188,18 +188,18 @@ TEST_F(Study, AFailedRunIsMarkedAndTheOthersGoOn) {
 }
 
 TEST_F(Study, EveryRoundIsInOneFile) {
-  const std::string study = file(base_table() + "[sweep]\ngamma = [0, 2]\n");
+  const std::string study = file(base_table() + "[sweep]\nnum-speculative-tokens = [0, 2]\n");
   const Outcome ran = run(study);
   ASSERT_EQ(ran.code, 0) << ran.describe();
   const std::string rounds = read_file(dir_ / "out/rounds.csv");
   EXPECT_TRUE(rounds.starts_with("cell,repeat,label,request,round,position,asked,drafted")) << rounds;
-  EXPECT_NE(rounds.find(",gamma 0,"), std::string::npos) << rounds;
-  EXPECT_NE(rounds.find(",gamma 2,"), std::string::npos) << rounds;
+  EXPECT_NE(rounds.find(",num-speculative-tokens 0,"), std::string::npos) << rounds;
+  EXPECT_NE(rounds.find(",num-speculative-tokens 2,"), std::string::npos) << rounds;
   const Outcome plotted = outrider_program(
       {"study", "plot", (dir_ / "out/rounds.csv").string(), "--output", (dir_ / "figures").string()});
   ASSERT_EQ(plotted.code, 0) << plotted.describe();
   for (const char* figure : {"acceptance-by-position.svg", "tokens-by-length.svg"})
-    EXPECT_NE(read_file(dir_ / "figures" / figure).find("gamma 2"), std::string::npos) << figure;
+    EXPECT_NE(read_file(dir_ / "figures" / figure).find("num-speculative-tokens 2"), std::string::npos) << figure;
   const Outcome wrong = outrider_program({"study", "plot", (dir_ / "out/runs.csv").string()});
   EXPECT_EQ(wrong.code, 2) << wrong.describe();
   EXPECT_NE(wrong.err.find("has no column"), std::string::npos) << wrong.err;
