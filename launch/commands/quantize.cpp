@@ -61,7 +61,9 @@ Status Job::write_to(const std::string& path) const {
   const auto report = [&](int64_t done, int64_t total) { progress.update(done, total); };
   const fs::path from(options.model);
   if (!blocks) {
-    RETURN_IF_ERROR(write_quantized(files, config, format, pool, report, weights.stream()));
+    const Status written = write_quantized(files, config, format, pool, report, weights.stream());
+    const bool is_of_output = written.code() == StatusCode::kUnavailable;
+    RETURN_IF_ERROR(is_of_output ? written.in("--output " + options.output) : written);
   } else {
     const BlockWriting how{
         .format = *blocks, .takes_codes = options.allow_requantize, .pool = pool, .progress = report};

@@ -251,7 +251,7 @@ TEST(Streams, AModelThatIsWrittenIsTold) {
 
 TEST(Streams, AModelThatCannotBeWrittenIsNotLeftHalf) {
   const TemporaryDirectory dir;
-  const Outcome run = run_program({"sh", "-c", "ulimit -f 64; exec \"$@\"", "sh", outrider_path(), "quantize",
+  const Outcome run = run_program({"sh", "-c", "ulimit -f 1024; exec \"$@\"", "sh", outrider_path(), "quantize",
                                    "--model", demo_target(), "--output", "int8"},
                                   {.directory = dir.path()});
   EXPECT_EQ(run.code, 3) << run.describe();
