@@ -192,11 +192,11 @@ Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& bu
 }
 
 // Templates of models that always think end with the mark that opens thoughts.
-ThoughtReading thoughts_behind(std::span<const TokenId> prompt, const Tokenizer& tokenizer) {
+bool opens_thoughts(std::span<const TokenId> prompt, const Tokenizer& tokenizer) {
   constexpr size_t kMarkTokens = 16;  // at most, with the line behind it
   std::string end = tokenizer.decode(prompt.last(std::min(prompt.size(), kMarkTokens)));
   end.erase(end.find_last_not_of(" \t\r\n") + 1);
-  return {.is_open = end.ends_with("<think>")};
+  return end.ends_with("<think>");
 }
 
 // An error if a request asks for drafts of a server that has no drafter.
@@ -359,8 +359,9 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   if (best_of != n) return unsupported(fmt::format("\"best_of\" {}: must be n, which is {}", best_of, n));
   RETURN_IF_ERROR(take(body, "echo", echo));
   RETURN_IF_ERROR(take_tools(structure, builder, out));
-  bool parts_thoughts = defaults.parts_thoughts;
+  bool parts_thoughts = defaults.parts_thoughts, tells_thoughts = true;
   RETURN_IF_ERROR(take(body, "separate_reasoning", parts_thoughts));
+  RETURN_IF_ERROR(take(body, "include_reasoning", tells_thoughts));
   // A form has no place for thoughts.
   const bool may_think = asked == ApiKind::kChat && parts_thoughts && !structure.grammar;
   ASSIGN_OR_RETURN(Request parameters,
@@ -375,7 +376,8 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
     return invalid_argument(
         fmt::format("\"n\" {} times {} prompts: at most {} texts at once", n, prompts.size(), most));
   if (may_think && has_thoughts(builder.chat_template()))
-    out.thoughts = thoughts_behind(prompts.front().ids, builder.tokenizer());
+    out.thoughts = {.is_open = opens_thoughts(prompts.front().ids, builder.tokenizer()),
+                    .is_told = tells_thoughts};
   for (Prompt& prompt : prompts) {
     Request request = parameters;
     out.prompt_tokens += static_cast<int64_t>(prompt.ids.size());

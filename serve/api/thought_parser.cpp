@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "serve/api/tagged_calls.h"
+
 namespace outrider {
 namespace {
 
 constexpr std::string_view kOpenMark = "<think>", kCloseMark = "</think>", kThoughtBlanks = " \t\r\n";
-
-// The length of the longest beginning of `mark` that `text` ends with.
-size_t begun_mark(std::string_view text, std::string_view mark) {
-  for (size_t length = std::min(text.size(), mark.size() - 1); length > 0; --length)
-    if (text.ends_with(mark.substr(0, length))) return length;
-  return 0;
-}
 
 void tell(bool is_thought, std::string text, std::vector<TextPart>& parts) {
   if (!text.empty()) parts.push_back({is_thought, std::move(text)});
@@ -67,10 +62,10 @@ bool ThoughtParser::step(bool is_end, std::vector<TextPart>& parts) {
 bool ThoughtParser::read_thought(bool is_end, std::vector<TextPart>& parts) {
   const size_t close = pending_.find(kCloseMark);
   size_t end = std::min(close, pending_.size());
-  if (close == pending_.npos && !is_end) end -= begun_mark(pending_, kCloseMark);
+  if (close == pending_.npos && !is_end) end -= begun(pending_, kCloseMark);
   const size_t last = pending_.substr(0, end).find_last_not_of(kThoughtBlanks);
   const size_t told = last == std::string::npos ? 0 : last + 1;
-  tell(true, pending_.substr(0, told), parts);
+  if (reading_.is_told) tell(true, pending_.substr(0, told), parts);
   if (close == pending_.npos) {
     pending_.erase(0, is_end ? pending_.size() : told);
     return false;

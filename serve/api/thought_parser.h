@@ -11,6 +11,7 @@ namespace outrider {
 // How the thoughts of an answer are found.
 struct ThoughtReading {
   bool is_open = false;  // the prompt ends with <think>
+  bool is_told = true;   // else thoughts are dropped
 };
 
 struct TextPart {
@@ -20,7 +21,8 @@ struct TextPart {
 
 class ThoughtParser {
  public:
-  explicit ThoughtParser(ThoughtReading reading) : state_(reading.is_open ? State::kOpen : State::kBegin) {}
+  explicit ThoughtParser(ThoughtReading reading)
+      : reading_(reading), state_(reading.is_open ? State::kOpen : State::kBegin) {}
 
   // Blanks around thoughts are left out. What may be part of a mark, or a blank at the end, waits for more.
   void append(std::string_view text, std::vector<TextPart>& parts);
@@ -37,6 +39,7 @@ class ThoughtParser {
   bool step(bool is_end, std::vector<TextPart>& parts);
   bool read_thought(bool is_end, std::vector<TextPart>& parts);
 
+  const ThoughtReading reading_;
   State state_;
   std::string pending_;  // not told yet
 };

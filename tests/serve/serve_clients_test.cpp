@@ -76,6 +76,7 @@ TEST_F(ServeClients, ThoughtsAreApart) {
   ASSERT_FALSE(text.empty());
   EXPECT_EQ(message(json::object())["reasoning_content"], text);
   EXPECT_EQ(message(json::object())["content"], "");
+  EXPECT_FALSE(message({{"include_reasoning", false}}).contains("reasoning_content"));
   HttpClient client = server_->client();
   client.send(post_text("/v1/chat/completions", with(chat, {{"stream", true}}).dump()));
   EXPECT_EQ(client.head().status, 200);

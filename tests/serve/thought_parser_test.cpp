@@ -69,6 +69,18 @@ TEST(ThoughtParser, PartsTextsWhereverTheyAreCut) {
   }
 }
 
+TEST(ThoughtParser, DropsThoughtsThatAreNotToldAndKeepsTheAnswer) {
+  ThoughtParser parser({.is_open = true, .is_told = false});
+  std::vector<TextPart> parts;
+  parser.append("a b</thi", parts);
+  EXPECT_TRUE(parts.empty());
+  parser.append("nk>Yes", parts);
+  parser.finish(parts);
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_FALSE(parts[0].is_thought);
+  EXPECT_EQ(parts[0].text, "Yes");
+}
+
 using testing::ServeApi;
 
 TEST_F(ServeApi, ChatsOfModelsThatThinkHaveTheirThoughtsApart) {
