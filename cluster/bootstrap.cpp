@@ -1,6 +1,5 @@
 #include "cluster/bootstrap.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/log_line.h"
 #include "cluster/host_address.h"
 #include "comm/mpi_collectives.h"
 
@@ -219,8 +219,8 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const RendezvousOptions
     auto host = address_for_others(context.topology, self, addresses);
     if (host.ok()) context.host = std::move(host).value();
   }
-  SPDLOG_DEBUG("rank {} is {}/{} at {}", self.rank.value(), role_name(self.role), self.index,
-               context.endpoint);
+  log_line(LogLevel::kDebug, "rank {} is {}/{} at {}", self.rank.value(), role_name(self.role), self.index,
+           context.endpoint);
   return context;
 }
 

@@ -1,13 +1,12 @@
 // Numbers and counts the frames of one end, for both transports. Internal to comm.
 #pragma once
 
-#include <spdlog/spdlog.h>
-
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/log_line.h"
 #include "comm/codec.h"
 #include "comm/transport.h"
 
@@ -58,7 +57,7 @@ class FrameEnd {
     Result<Decoded> decoded = decode(frame, info_.cluster, limits_, std::move(spare_));
     if (decoded.ok()) return std::move(decoded).value();
     ++stats.malformed_frames;
-    SPDLOG_DEBUG("dropped a frame of {} bytes: {}", frame.size(), decoded.status().message());
+    log_line(LogLevel::kDebug, "dropped a frame of {} bytes: {}", frame.size(), decoded.status().message());
     return std::nullopt;
   }
   Incoming deliver(PeerId peer, Message message, size_t bytes) {
