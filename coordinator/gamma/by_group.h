@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace outrider {
 
@@ -18,6 +19,46 @@ class ByGroup {
  private:
   const Shared fresh_;
   std::map<int32_t, Shared> groups_;
+};
+
+// The running sequences of one factory in a target group, for policies that divide something among them. It
+// is divided anew where it is stale.
+template <class Policy>
+struct PolicyBatch {
+  std::vector<Policy*> members;
+  bool stale = true;
+};
+
+// A policy's membership in the batch of the group that it runs in.
+template <class Policy>
+class InBatch {
+ public:
+  explicit InBatch(Policy& self) : self_(self) {}
+  InBatch(const InBatch&) = delete;
+  InBatch& operator=(const InBatch&) = delete;
+  ~InBatch() { leave(); }
+
+  PolicyBatch<Policy>& join(PolicyBatch<Policy>& batch) {
+    if (batch_ == &batch) return batch;
+    leave();
+    batch_ = &batch;
+    batch.members.push_back(&self_);
+    batch.stale = true;
+    return batch;
+  }
+  void make_stale() {
+    if (batch_) batch_->stale = true;
+  }
+
+ private:
+  void leave() {
+    if (!batch_) return;
+    std::erase(batch_->members, &self_);
+    batch_->stale = true;
+  }
+
+  Policy& self_;
+  PolicyBatch<Policy>* batch_ = nullptr;
 };
 
 }  // namespace outrider

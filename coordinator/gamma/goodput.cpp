@@ -65,48 +65,30 @@ GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<int
 namespace {
 
 class GoodputGamma;
-
-// The running sequences of one factory in a target group. The allocation is renewed only after an update.
-struct Batch {
-  std::vector<GoodputGamma*> members;
-  bool stale = true;
-};
+using Batch = PolicyBatch<GoodputGamma>;
 
 class GoodputGamma : public GammaPolicy {
  public:
   GoodputGamma(int32_t max, std::shared_ptr<ByGroup<Batch>> batches)
       : max_(max), batches_(std::move(batches)) {}
-  ~GoodputGamma() override { leave(); }
 
   int32_t next(const GammaContext& context) override {
-    join(batches_->of(context.group));
-    batch_->stale |= context.limit < gamma_;
+    Batch& batch = membership_.join(batches_->of(context.group));
+    batch.stale |= context.limit < gamma_;
     limit_ = std::min(max_, context.limit);
     context_ = context.context_length;
     unread_ = {.seconds = context.prefill_seconds, .remaining = context.remaining};
-    if (batch_->stale) allocate(*batch_, cost_of(context.cost));
+    if (batch.stale) allocate(batch, cost_of(context.cost));
     return gamma_ > 0 ? gamma_ : probes_.next(context);
   }
 
   void update(const RoundOutcome& outcome) override {
     if (gamma_ == 0) probes_.update(outcome);
     acceptance_.update(outcome.drafted, outcome.accepted);
-    if (batch_) batch_->stale = true;
+    membership_.make_stale();
   }
 
  private:
-  void join(Batch& batch) {
-    if (batch_ == &batch) return;
-    leave();
-    batch_ = &batch;
-    batch.members.push_back(this);
-    batch.stale = true;
-  }
-  void leave() {
-    if (!batch_) return;
-    std::erase(batch_->members, this);
-    batch_->stale = true;
-  }
   static void allocate(Batch& batch, const CostModel& cost) {
     std::vector<double> acceptance;
     std::vector<int32_t> limits;
@@ -125,7 +107,7 @@ class GoodputGamma : public GammaPolicy {
 
   int32_t max_;
   std::shared_ptr<ByGroup<Batch>> batches_;
-  Batch* batch_ = nullptr;  // of the group that it runs in
+  InBatch<GoodputGamma> membership_{*this};
   AcceptanceEwma acceptance_;
   ProbeBudget probes_;
   int32_t gamma_ = 0, limit_ = 0, context_ = 0;

@@ -39,24 +39,18 @@ struct GoodSpeedOptions {
 };
 
 class GoodSpeedGamma;
-
-// The running sequences of a factory in a target group.
-struct FairBatch {
-  std::vector<GoodSpeedGamma*> members;
-  bool stale = true;
-};
+using FairBatch = PolicyBatch<GoodSpeedGamma>;
 
 class GoodSpeedGamma : public GammaPolicy {
  public:
   GoodSpeedGamma(const GoodSpeedOptions& options, std::shared_ptr<ByGroup<FairBatch>> batches)
       : options_(options), batches_(std::move(batches)) {}
-  ~GoodSpeedGamma() override { leave(); }
 
   int32_t next(const GammaContext& context) override {
-    join(batches_->of(context.group));
+    FairBatch& batch = membership_.join(batches_->of(context.group));
     limit_ = std::min(options_.max, context.limit);
-    batch_->stale |= limit_ < gamma_;
-    if (batch_->stale) share(*batch_, options_.budget);
+    batch.stale |= limit_ < gamma_;
+    if (batch.stale) share(batch, options_.budget);
     return gamma_;
   }
 
@@ -65,22 +59,10 @@ class GoodSpeedGamma : public GammaPolicy {
     if (tested > 0)
       acceptance_ += options_.eta * (static_cast<double>(outcome.accepted) / tested - acceptance_);
     goodput_ += options_.beta * (outcome.accepted + 1 - goodput_);
-    if (batch_) batch_->stale = true;
+    membership_.make_stale();
   }
 
  private:
-  void join(FairBatch& batch) {
-    if (batch_ == &batch) return;
-    leave();
-    batch_ = &batch;
-    batch.members.push_back(this);
-    batch.stale = true;
-  }
-  void leave() {
-    if (!batch_) return;
-    std::erase(batch_->members, this);
-    batch_->stale = true;
-  }
   static void share(FairBatch& batch, int32_t budget) {
     std::vector<double> acceptance, goodput;
     std::vector<int32_t> limits;
@@ -96,7 +78,7 @@ class GoodSpeedGamma : public GammaPolicy {
 
   const GoodSpeedOptions options_;
   const std::shared_ptr<ByGroup<FairBatch>> batches_;
-  FairBatch* batch_ = nullptr;  // of the group that it runs in
+  InBatch<GoodSpeedGamma> membership_{*this};
   double acceptance_ = 0.7, goodput_ = 1;
   int32_t gamma_ = 0, limit_ = 0;
 };
