@@ -1,9 +1,9 @@
 // The adaptive verification of vLLM 0.33: every draft is made, and the target verifies the tokens that bring
-// the most expected tokens per second of the batch. vLLM sorts all tokens of a step by survival and takes the
-// best number of them by its tables of costs, from the chances of the step before. Here a drafter ends its
-// draft itself, so the number becomes a price: a token is sent while its survival exceeds the batch's tokens
-// per second times the cost of a row. With the same costs both send the same tokens, because the best number
-// is where the next survival falls below that price. There is no plain decoding without drafts, and no guard.
+// the most expected tokens per second of the batch. vLLM sorts all tokens of a step by survival and finds the
+// best number in its tables of costs, with the chances of the step before. Our drafter ends its draft itself,
+// so the number becomes a price: a token is sent while its survival exceeds the batch's tokens per second
+// times the cost of a row. With the same costs both send the same tokens, because the best number is where
+// the next survival falls below that price. Every step drafts, also where plain decoding is faster.
 #include <algorithm>
 #include <memory>
 #include <utility>

@@ -22,9 +22,8 @@ struct LoadPoint {
 // Marks the points on the front. Points that were not measured are not on it.
 void mark_front(std::span<LoadPoint> points);
 
-// What a server with these points gives at the speed `user` for each user: between two neighbours of its
-// front by the straight line between them, and below the slowest point of the front as much as there. Empty:
-// no load leaves users that fast.
+// The server's tokens/s at the speed `user` for each user. Between two neighbours of the front it is on the
+// straight line between them; below the slowest point it is that point's. Empty: users are never that fast.
 std::optional<double> server_at(std::span<const LoadPoint> points, double user);
 
 }  // namespace outrider

@@ -26,7 +26,7 @@ const CallTags* tags_of(ToolFormat format);
 enum JsonType : uint8_t { kText = 1, kNumber = 2, kBoolean = 4, kNull = 8, kNested = 16 };
 uint8_t json_type_of(const nlohmann::ordered_json& value);
 uint8_t types_of(const nlohmann::ordered_json& parameters, std::string_view key);
-// What "$ref" of a schema names in it; null: nothing.
+// The part of a schema that a "$ref" in it names; null: there is none.
 const nlohmann::ordered_json* target_of(std::string_view reference, const nlohmann::ordered_json& root);
 
 // The length of the longest end of `text` that is a proper beginning of `mark`.

@@ -1,4 +1,4 @@
-// Rounds as CSV, and figures of them.
+// Rounds as CSV, and the figures of such a file.
 #include "lab/study/rounds.h"
 
 #include <gtest/gtest.h>

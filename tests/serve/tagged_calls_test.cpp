@@ -76,7 +76,7 @@ void expect_read(ToolFormat format, const std::string& text, const Read& expecte
   EXPECT_EQ(read(format, bytes), expected) << text << "\nbyte by byte";
 }
 
-// The pieces of a format, to write the same outputs in all of them.
+// The pieces of a format, so that one table of outputs serves all formats.
 struct Form {
   ToolFormat format;
   std::string begin, call, named, key, keyed, valued, called, between, end;
@@ -194,7 +194,7 @@ TEST(TaggedCalls, OfKimiKeepTheirIds) {
   EXPECT_EQ(ids, std::vector<std::string>{"functions.a.b:12"});
 }
 
-// What a template writes of calls in a conversation is read back as these calls. The templates were written
+// The calls that a template writes of a conversation are read back. The templates were written
 // for this test, in the way in which those of the families write.
 TEST(TaggedCalls, AreReadAsTemplatesWriteThem) {
   const std::string each =

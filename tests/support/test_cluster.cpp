@@ -270,7 +270,7 @@ class TestCluster::Threads {
 
   std::unique_ptr<Transport> connect() { return hub_ ? hub_->connect() : make_zmq_client(endpoint_).value(); }
 
-  // Of a target group or a draft worker; each lives as long as this.
+  // Collectives of each target group and draft worker, until the end.
   std::vector<std::unique_ptr<Collectives>>& make_ranks(int count) {
     if (count > 1) return ranks_.emplace_back(make_thread_collectives(count));
     ranks_.emplace_back().push_back(make_single_collectives());
