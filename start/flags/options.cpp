@@ -84,6 +84,7 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
                  "decoding on texts that do not repeat")
       ->check(CLI::IsMember({"model", "ngram", "suffix", "recycling", "lookahead", "model+suffix", "eagle3",
                              "eagle", "mtp", "medusa", "hydra", "dflash", "layerskip"}))
+      ->transform([](const std::string& name) { return name == "dspark" ? std::string("dflash") : name; })
       ->group("Models");
   app.add_option("--draft-drafter", m.draft_drafter,
                  "Proposes tokens to the draft model from the text alone, so that the draft model "

@@ -23,7 +23,8 @@ struct Method {
 };
 constexpr Method kMethods[] = {{"draft_model", ""}, {"ngram", "ngram"},      {"suffix", "suffix"},
                                {"eagle", "eagle"},  {"eagle3", "eagle3"},    {"medusa", "medusa"},
-                               {"mtp", "mtp"},      {"deepseek_mtp", "mtp"}, {"dflash", "dflash"}};
+                               {"mtp", "mtp"},      {"deepseek_mtp", "mtp"}, {"dflash", "dflash"},
+                               {"dspark", "dflash"}};
 
 // Keys of vLLM without a counterpart, and what to use.
 struct Refused {

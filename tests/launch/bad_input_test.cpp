@@ -120,6 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"draft_vocab_with_hidden_q",
                  {"--draft-vocab-size", "100", "--draft-model", kDraft, "--q-format", "hidden"},
                  {"--draft-vocab-size", "--q-format hidden", "drop one"}},
+        BadFlags{"dspark_is_dflash", {"--drafter", "dspark"}, {"--drafter dflash needs --draft-model"}},
         BadFlags{"two_drafters",
                  {"--draft-model", kDraft, "--drafter", "ngram"},
                  {"--drafter ngram", "--draft-model", "drop"}},
