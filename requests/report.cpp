@@ -75,6 +75,17 @@ std::string idle_report(const RunDescription& run, const Totals& totals, const n
   return out + "\n";
 }
 
+// An interval of two or three turns says more about Student's distribution than about the machine: 0.02 to 74
+// around 1.27 was seen. So few turns are told themselves.
+std::string spread_of_turns(const PlainComparison& comparison) {
+  constexpr int kForAnInterval = 4;
+  const Ratio& speedup = comparison.speedup;
+  if (!speedup.has_interval()) return "";
+  const bool few = speedup.samples < kForAnInterval;
+  return fmt::format("{:.2f} to {:.2f} in {} turns, ", few ? comparison.slowest : speedup.low,
+                     few ? comparison.fastest : speedup.high, speedup.samples);
+}
+
 }  // namespace
 
 double expected_tokens(double alpha, double gamma) {
@@ -122,11 +133,16 @@ PlainComparison PlainComparison::of(std::span<const PlainTurn> turns, bool ident
     if (turn.plain_tokens_per_second > 0 && turn.tokens_per_second > 0)
       ratios.push_back(turn.tokens_per_second / turn.plain_tokens_per_second);
   }
-  return {.plain_tokens_per_second = median(plain),
-          .tokens_per_second = median(speculative),
-          .predicted_speedup = median(predicted),
-          .speedup = paired_ratio(ratios),
-          .identical_output = identical_output};
+  PlainComparison comparison{.plain_tokens_per_second = median(plain),
+                             .tokens_per_second = median(speculative),
+                             .predicted_speedup = median(predicted),
+                             .speedup = paired_ratio(ratios),
+                             .identical_output = identical_output};
+  if (!ratios.empty()) {
+    const auto [slowest, fastest] = std::minmax_element(ratios.begin(), ratios.end());
+    comparison.slowest = *slowest, comparison.fastest = *fastest;
+  }
+  return comparison;
 }
 
 std::string screen_report(const RunDescription& run, const Totals& totals, const nlohmann::json& metrics,
@@ -186,14 +202,12 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
   }
   if (comparison) {
     const Ratio& speedup = comparison->speedup;
-    const std::string turns = speedup.has_interval() ? fmt::format("{:.2f} to {:.2f} in {} turns, ",
-                                                                   speedup.low, speedup.high, speedup.samples)
-                                                     : "";
     out += fmt::format(
         "plain decoding {:.1f} tokens/s, speculative {:.1f}: speed-up {:.2f} ({}predicted {:.2f}), output "
         "{}\n",
-        comparison->plain_tokens_per_second, comparison->tokens_per_second, speedup.value, turns,
-        comparison->predicted_speedup, comparison->identical_output ? "identical" : "differs");
+        comparison->plain_tokens_per_second, comparison->tokens_per_second, speedup.value,
+        spread_of_turns(*comparison), comparison->predicted_speedup,
+        comparison->identical_output ? "identical" : "differs");
   }
   return out;
 }

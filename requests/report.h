@@ -60,7 +60,8 @@ struct PlainComparison {
   double plain_tokens_per_second = 0, tokens_per_second = 0;  // medians
   double predicted_speedup = 0;                               // the median
   Ratio speedup;
-  bool identical_output = false;  // in every turn
+  double slowest = 0, fastest = 0;  // speed-ups of single turns
+  bool identical_output = false;    // in every turn
 
   static PlainComparison of(std::span<const PlainTurn> turns, bool identical_output);
 };

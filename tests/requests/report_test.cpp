@@ -37,6 +37,22 @@ TEST(PlainComparison, ATurnWithoutARateTellsNothing) {
   EXPECT_FALSE(PlainComparison::of({}, true).speedup.measured());
 }
 
+std::string compared(std::span<const PlainTurn> turns) {
+  nlohmann::json metrics;
+  fill_json(Totals(), metrics);
+  return screen_report({}, Totals(), metrics, PlainComparison::of(turns, true));
+}
+
+// Three turns are too few for an interval: each is shown.
+TEST(PlainComparison, FewTurnsAreShownThemselves) {
+  const std::array turns{PlainTurn{100, 101, 1}, PlainTurn{100, 150, 1}, PlainTurn{100, 110, 1},
+                         PlainTurn{100, 120, 1}};
+  const std::string few = compared(std::span(turns).first(3));
+  EXPECT_NE(few.find("speed-up 1.10 (1.01 to 1.50 in 3 turns"), std::string::npos) << few;
+  const std::string more = compared(turns);
+  EXPECT_EQ(more.find("(1.01 to 1.50 in 4 turns"), std::string::npos) << more;
+}
+
 std::string shown(const RunDescription& run, const Totals& totals) {
   nlohmann::json metrics;
   fill_json(totals, metrics);
