@@ -133,14 +133,14 @@ Status write_quantized(const TensorFiles& files, const ModelConfig& config, Weig
   const auto total = static_cast<int64_t>(files.total_bytes());
   int64_t done = 0;
   const std::string header = header_of(items);
-  bool ok = write_bytes(to, header.data(), header.size());
+  if (!write_bytes(to, header.data(), header.size())) return weights_unwritten();
   for (const Item& item : items) {
-    ok = ok && (item.type ? write_matrix(item, pool, to)
-                          : write_bytes(to, item.tensor->data.data(), item.tensor->data.size()));
+    const bool written = item.type ? write_matrix(item, pool, to)
+                                   : write_bytes(to, item.tensor->data.data(), item.tensor->data.size());
+    if (!written) return weights_unwritten();
     done += static_cast<int64_t>(item.tensor->data.size());
     if (progress) progress(done, total);
   }
-  if (!ok) return weights_unwritten();
   return files.check_unchanged();
 }
 

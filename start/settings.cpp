@@ -287,8 +287,8 @@ static Status check_joining_targets(const ClusterSettings& settings) {
   const int waits_for = p.wait_for_target_groups.value_or(1);
   if (waits_for < 1 || waits_for > groups)
     return invalid_argument(fmt::format(
-        "--wait-for-target-groups {}: must be 1 to {}, the groups that may join (--data-parallel-size)",
-        waits_for, groups));
+        "--wait-for-target-groups {}: must be {}, the groups that may join (--data-parallel-size)", waits_for,
+        groups == 1 ? "1" : fmt::format("1 to {}", groups)));
   if (p.target_timeout_s < 0 || p.target_timeout_s > 86400)
     return invalid_argument(fmt::format("--target-timeout {}: must be 0 to 86400", p.target_timeout_s));
   if (p.curve_secret_key.empty() != p.allowed_target_keys.empty())
