@@ -17,8 +17,10 @@
 #include "lab/report/terminal.h"
 #include "lab/study/cell_store.h"
 #include "lab/study/expected_time.h"
+#include "lab/study/precision.h"
 #include "lab/study/study_report.h"
 #include "requests/output.h"
+#include "start/flags/number_range.h"
 #include "start/own_program.h"
 
 namespace outrider {
@@ -29,15 +31,29 @@ struct Run {
   int repeat;
 };
 
-// Repeat by repeat, so that slow drift of the machine meets every cell; every other one backwards, so that it
-// does not favour those in front.
+// Every other repeat runs backwards, so that slow drift of the machine does not favour the cells in front.
+std::vector<Run> one_repeat(const std::vector<Cell>& cells, int repeat) {
+  std::vector<Run> runs;
+  for (size_t i = 0; i < cells.size(); ++i)
+    runs.push_back({&cells[repeat % 2 == 0 ? i : cells.size() - 1 - i], repeat});
+  return runs;
+}
+
+// Repeat by repeat, so that slow drift of the machine meets every cell.
 std::vector<Run> schedule(const StudyFile& study) {
   std::vector<Run> runs;
-  const size_t cells = study.cells.size();
   for (int repeat = 0; repeat < study.repeats; ++repeat)
-    for (size_t i = 0; i < cells; ++i)
-      runs.push_back({&study.cells[repeat % 2 == 0 ? i : cells - 1 - i], repeat});
+    for (const Run& run : one_repeat(study.cells, repeat)) runs.push_back(run);
   return runs;
+}
+
+// Those of the file, and those that --until has added.
+int stored_repeats(const StudyFile& study, const CellStore& store) {
+  int repeats = study.repeats;
+  while (std::any_of(study.cells.begin(), study.cells.end(),
+                     [&](const Cell& cell) { return store.load(cell, repeats).has_value(); }))
+    ++repeats;
+  return repeats;
 }
 
 // A command for each cell, as it can be pasted into a shell in the present directory.
@@ -84,9 +100,9 @@ class Bandwidth {
   std::chrono::steady_clock::time_point probed_;
 };
 
-// Runs what is not there yet.
-Status run_missing(const StudyFile& study, const CellStore& store, const StudyOptions& options) {
-  const std::vector<Run> all = schedule(study);
+// Runs those of `all` that are not there yet.
+Status run_missing(const std::vector<Run>& all, const StudyFile& study, const CellStore& store,
+                   const StudyOptions& options) {
   std::vector<Run> missing;
   for (const Run& run : all) {
     const auto record = store.load(*run.cell, run.repeat);
@@ -105,6 +121,20 @@ Status run_missing(const StudyFile& study, const CellStore& store, const StudyOp
       fmt::print(stderr, "[{}/{}] {}, repeat {}: {}; {} left\n", i + 1, missing.size(),
                  missing[i].cell->label(), missing[i].repeat + 1, outcome_of(record), clock_of(left));
   }
+  return {};
+}
+
+// Repeats the cells of --until, and adds its sentence to the conclusions. `study.repeats` grows.
+Status run_until(double precision, StudyFile& study, const CellStore& store, const StudyOptions& options,
+                 StudySummary& summary) {
+  while (study.repeats < options.max_repeats) {
+    const std::vector<Cell> cells = imprecise_cells(summary, precision);
+    if (cells.empty()) break;
+    const int repeat = study.repeats++;
+    RETURN_IF_ERROR(run_missing(one_repeat(cells, repeat), study, store, options));
+    summary = summarise(study, store);
+  }
+  summary.conclusions.push_back(precision_line(summary, precision));
   return {};
 }
 
@@ -148,6 +178,13 @@ void add_study_options(CLI::App& app, StudyOptions& o) {
       "--dry-run", o.dry_run,
       "List the cells and tell how long they take, by the runs that are there, else by one run of two "
       "of them; write nothing");
+  app.add_option(
+      "--until", o.until,
+      "Repeat cells, more often than the file's repeats, until the 95 % intervals of their ratios are "
+      "within this of the value, e.g. 2%; or say that they are not");
+  app.add_option("--max-repeats", o.max_repeats, "At most so many repeats of a cell with --until")
+      ->check(number_in(2, 1000))
+      ->capture_default_str();
   app.add_flag("--report-only", o.report_only, "Write the reports of what is there; run nothing");
   app.add_flag("--retry-failed", o.retry_failed, "Run failed cells again");
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
@@ -170,8 +207,15 @@ int run_study(const StudyOptions& options) {
   if (options.file.empty())
     return refuse(invalid_argument("study: name a study file, or write `outrider study compare A B`"),
                   kExitUsage);
-  const auto study = read_study_file(options.file);
+  auto study = read_study_file(options.file);
   if (!study.ok()) return refuse(study.status(), kExitUsage);
+  std::optional<double> precision;
+  if (!options.until.empty()) {
+    const auto parsed = parse_precision(options.until);
+    const Status checked = parsed.ok() ? check_precision(study.value()) : parsed.status();
+    if (!checked.ok()) return refuse(checked, kExitUsage);
+    precision = parsed.value();
+  }
   const std::string output = options.output.empty() ? study.value().name + ".study" : options.output;
   if (options.dry_run) {
     const Result<std::string> time = expected_time(study.value(), output);
@@ -183,9 +227,14 @@ int run_study(const StudyOptions& options) {
   const auto store = CellStore::open(output);
   if (!store.ok()) return refuse(store.status(), kExitUsage);
   if (!options.report_only)
-    if (const Status ran = run_missing(study.value(), store.value(), options); !ran.ok())
+    if (const Status ran = run_missing(schedule(study.value()), study.value(), store.value(), options);
+        !ran.ok())
       return refuse(ran, kExitRuntime);
-  const StudySummary summary = summarise(study.value(), store.value());
+  study.value().repeats = stored_repeats(study.value(), store.value());
+  StudySummary summary = summarise(study.value(), store.value());
+  if (precision && !options.report_only)
+    if (const Status ran = run_until(*precision, study.value(), store.value(), options, summary); !ran.ok())
+      return refuse(ran, kExitRuntime);
   if (const Status written = write_reports(summary, store.value()); !written.ok())
     return refuse(written, kExitRuntime);
   const int failed = summary.failed();

@@ -13,6 +13,8 @@ namespace outrider {
 struct StudyOptions {
   std::string file;
   std::string output;  // directory; empty: NAME.study
+  std::string until;   // "2%": repeat until intervals are as narrow; empty: the file's repeats
+  int max_repeats = 30;
   bool dry_run = false, report_only = false, retry_failed = false, quiet = false;
   CLI::App* compare_app = nullptr;
   CompareOptions compare;

@@ -205,6 +205,24 @@ TEST_F(Study, EveryRoundIsInOneFile) {
   EXPECT_NE(wrong.err.find("has no column"), std::string::npos) << wrong.err;
 }
 
+// No machine repeats runs of milliseconds within a thousandth, so the limit ends it.
+TEST_F(Study, CellsAreRepeatedUntilIntervalsAreNarrow) {
+  const std::string study = file(base_table() + "[sweep]\nnum-speculative-tokens = [0, 2]\n");
+  const Outcome ran = run(study, {"--until", "0.1%", "--max-repeats", "3"});
+  ASSERT_EQ(ran.code, 0) << ran.describe();
+  EXPECT_EQ(finished(), 6u) << ran.describe();
+  EXPECT_NE(ran.out.find("After 3 repeats"), std::string::npos) << ran.describe();
+  EXPECT_NE(ran.out.find("too noisy"), std::string::npos) << ran.describe();
+  const Outcome reported = run(study, {"--report-only"});
+  ASSERT_EQ(reported.code, 0) << reported.describe();
+  EXPECT_EQ(nlohmann::json::parse(read_file(dir_ / "out/study.json"))["repeats"], 3) << "added repeats count";
+  const Outcome wrong = run(study, {"--until", "soon"});
+  EXPECT_EQ(wrong.code, 2) << wrong.describe();
+  const Outcome alone = run(file(base_table()), {"--until", "2%"});
+  EXPECT_EQ(alone.code, 2) << alone.describe();
+  EXPECT_NE(alone.err.find("compare-plain"), std::string::npos) << alone.describe();
+}
+
 TEST_F(Study, ARunPastItsTimeIsStopped) {
   const Outcome ran =
       run(file("cell-timeout-s = 1\n" + base_table() + "[sweep]\nprompts = ['many.jsonl']\n"));
