@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "coordinator/protocol.h"
+#include "coordinator/rounds/workers_wanted.h"
 
 namespace outrider {
 namespace {
@@ -60,6 +62,27 @@ int64_t add_group(const ServingGroup& group, Overview& out) {
   return decoding;
 }
 
+// The decoding sequences of a group that use draft workers, or would if there were some.
+DraftedBatch drafted_batch(const ServingGroup& group, int32_t gamma_max) {
+  const TargetGroup& target = group.target;
+  DraftedBatch out{.gamma_max = gamma_max};
+  if (!target.is_here() || (target.drafts() && !(target.has_two_places() && target.place.at_worker())))
+    return out;
+  DrafterKind kind = target.costs.newest_kind();
+  for (const auto& [id, live] : group.requests.all()) {
+    if (!live->running() || live->sequence.emitted() == 0) continue;
+    ++out.sequences;
+    out.context += live->sequence.committed();
+    if (live->kind != 0) kind = live->kind;
+  }
+  out.cost = &target.costs.of(kind);
+  if (kind == 0) return out;
+  const WorkerRecord& record = target.costs.worker(kind);
+  out.worker = record.cost.is_measured() ? record.cost.cost() : out.cost->draft();
+  out.acceptance = record.acceptance.mean();
+  return out;
+}
+
 }  // namespace
 
 Overview Protocol::overview() const {
@@ -68,7 +91,14 @@ Overview Protocol::overview() const {
   pool_.for_each(
       [&](PeerId peer, const PoolWorker& worker) { out.workers.push_back(overview_of(peer, worker, now_)); });
   int64_t decoding = 0;
-  for (const ServingGroup& group : groups_) decoding += add_group(group, out);
+  std::vector<DraftedBatch> batches;
+  for (const ServingGroup& group : groups_) {
+    decoding += add_group(group, out);
+    if (options_.may_draft) batches.push_back(drafted_batch(group, options_.gamma_max));
+  }
+  int32_t room = std::numeric_limits<int32_t>::max();
+  for (const WorkerOverview& worker : out.workers) room = std::min(room, worker.room);
+  out.workers_wanted = workers_wanted(batches, room);
   for (const GroupOverview& group : out.groups) {
     out.kv_room += group.kv_room;
     out.kv_tokens += group.kv_tokens;

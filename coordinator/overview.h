@@ -40,6 +40,7 @@ struct Overview {
   double plain_round_seconds = 0;   // of the running batch, by the cost model: without drafts
   double round_seconds = 0;         // and with drafts of the mean gamma; 0: no request runs
   double mean_gamma = 0;
+  int32_t workers_wanted = 0;  // workers_wanted() of the sequences that decode now
   std::vector<WorkerOverview> workers;
   std::vector<GroupOverview> groups;  // by entry; their sums are above
   int64_t groups_here() const {

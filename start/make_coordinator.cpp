@@ -85,6 +85,7 @@ Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const 
   protocol.max_rows_per_step = kMaxRowsPerStep;
   protocol.prefill_chunk = kPrefillChunk;
   protocol.gamma_max = kMaxSpeculativeTokens;
+  protocol.may_draft = settings.speculates();
   protocol.max_context = static_cast<int32_t>(prepared.max_model_len);
   protocol.prefix_caching = settings.models.prefix_caching == "on";
   protocol.eos_ids = prepared.target.eos;

@@ -16,6 +16,8 @@ DrafterKind DrafterCosts::add_kind(uint64_t fingerprint, const PassTimes& measur
   const auto [at, is_new] = by_kind_.try_emplace(kind);
   if (is_new) at->second.expect_passes(pass_times_);
   at->second.expect_drafts(measured);
+  if (measured.row_ns > 0) workers_[kind].cost.expect(at->second.draft());
+  workers_.try_emplace(kind);
   if (by_kind_.size() == 1) all_.expect_drafts(measured);
   return kind;
 }
@@ -80,8 +82,34 @@ void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned) {
   if (std::any_of(planned.begin(), planned.end(),
                   [](const auto& e) { return e.sampling && e.live->round.asks(); }))
     passes_.draft();
+  observe_workers(planned);
   observe_drafts(planned, {}, all_);
   for (auto& [kind, cost] : by_kind_) observe_drafts(planned, kind, cost);
+}
+
+// Every worker by itself. Steps with a prefill or without an answer are no measure, as below.
+void DrafterCosts::observe_workers(std::span<const PlannedEntry> planned) {
+  struct Drafting {
+    PeerId peer;
+    DrafterKind kind;
+    int32_t longest = 0, total = 0;
+    double busy = 0;
+  };
+  std::vector<Drafting> workers;
+  for (const PlannedEntry& entry : planned) {
+    const DraftLink& link = entry.live->link;
+    const RoundInFlight& round = entry.live->round;
+    if (!entry.sampling || round.own || round.gamma == 0 || round.from_text()) continue;
+    if (!round.has_draft || round.read_prompt || !link.peer) return;
+    auto at = std::find_if(workers.begin(), workers.end(),
+                           [&](const Drafting& worker) { return worker.peer == *link.peer; });
+    if (at == workers.end()) at = workers.insert(at, {*link.peer, round.kind});
+    at->longest = std::max(at->longest, round.depth());
+    at->total += round.drafted();
+    at->busy += static_cast<double>(round.draft.ingest_ns + round.draft.draft_ns) * 1e-9;
+  }
+  for (const Drafting& worker : workers)
+    workers_.at(worker.kind).cost.observe(worker.longest, worker.total, worker.busy);
 }
 
 // `kind`: restricts it to sequences with this kind of drafter.

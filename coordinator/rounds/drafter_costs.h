@@ -11,9 +11,17 @@
 
 #include "coordinator/costs/cost_model.h"
 #include "coordinator/costs/settled_passes.h"
+#include "coordinator/costs/worker_cost.h"
+#include "coordinator/gamma/acceptance.h"
 #include "coordinator/scheduler/step_planner.h"
 
 namespace outrider {
+
+// What the drafts of one kind of worker have shown, apart from the present size of the pool.
+struct WorkerRecord {
+  WorkerCost cost;
+  AcceptanceEwma acceptance{0.7, 10, 0.99};
+};
 
 class DrafterCosts {
  public:
@@ -27,6 +35,15 @@ class DrafterCosts {
   // A single kind uses the model over all drafters.
   const CostModel& of(DrafterKind kind) const {
     return by_kind_.size() > 1 && kind != 0 ? by_kind_.at(kind) : all_;
+  }
+
+  const WorkerRecord& worker(DrafterKind kind) const { return workers_.at(kind); }
+  // The kind whose drafts were measured last; 0: none yet.
+  DrafterKind newest_kind() const { return newest_kind_; }
+  // Tests of a worker's draft. A drafter that was asked and found nothing has failed one.
+  void observe_acceptance(DrafterKind kind, int32_t drafted, int32_t accepted) {
+    workers_.at(kind).acceptance.update(drafted, accepted);
+    newest_kind_ = kind;
   }
 
   // `beside_probe_draft`: a probe draft was under way; the pass may have waited for drafts on the target's
@@ -50,12 +67,15 @@ class DrafterCosts {
   void observe_drafts(std::span<const PlannedEntry> planned, std::optional<DrafterKind> kind,
                       CostModel& cost);
   void observe_prefill(std::span<const PlannedEntry> planned);
+  void observe_workers(std::span<const PlannedEntry> planned);
 
   SettledPasses passes_;
   PassTimes pass_times_;     // of the target
   double longest_pass_ = 0;  // since the newest probe draft was requested
   CostModel all_;
   std::map<DrafterKind, CostModel> by_kind_;     // bounded
+  std::map<DrafterKind, WorkerRecord> workers_;  // of the same kinds
+  DrafterKind newest_kind_ = 0;
   std::vector<std::pair<PeerId, double>> busy_;  // scratch: seconds of one plan, by worker
 };
 

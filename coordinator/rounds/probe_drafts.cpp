@@ -53,8 +53,9 @@ void ProbeDrafts::compare(LiveRequest& live) const {
   if (!probe_draft || !probe_draft->ids || live.finished()) return;
   const auto accepted = accepted_of(*probe_draft, live.sequence);
   if (!accepted) return;
-  live.gamma->observe_probe_draft(tests(live) ? static_cast<int32_t>(probe_draft->ids->size()) : 0,
-                                  *accepted);
+  const auto drafted = static_cast<int32_t>(probe_draft->ids->size());
+  live.gamma->observe_probe_draft(tests(live) ? drafted : 0, *accepted);
+  if (tests(live) && live.kind != 0) costs_.observe_acceptance(live.kind, drafted, *accepted);
   probe_draft.reset();
 }
 

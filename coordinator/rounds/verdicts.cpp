@@ -302,6 +302,10 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
                       .margins = margins,
                       .found = round.found() && round.has_draft});
   if (round.kind == 0) return;
+  if (of_model && round.has_draft && !round.own && round.gamma > 0) {
+    const int32_t tested = round.found() ? std::max(1, drafted) : drafted;
+    target_.costs.observe_acceptance(round.kind, cut ? emitted : tested, cut ? emitted : accepted);
+  }
   if (!of_model && round.drafted() > 0) {
     ++totals_.text_rounds;
     totals_.text_drafted += round.drafted();

@@ -29,6 +29,7 @@ struct ProtocolOptions {
   size_t max_bytes_per_step = WireLimits{}.frame_bytes;  // of one StepPlan; a quarter is kept for prefill
   int32_t prefill_chunk = 256;                           // prompt tokens of one sequence per pass
   int32_t gamma_max = kDefaultGammaMax;
+  bool may_draft = true;      // false: there is no draft worker, and none may join
   int32_t target_groups = 1;  // the number that may join, of one model; a request runs in one group
   // Target groups are programs of their own that come and go (TrustZone::kTargets).
   bool targets_join = false;

@@ -321,6 +321,7 @@ void CoordinatorEngine::note_progress(int64_t finished) {
   numbers_.wire = coordinator_->transport_stats();
   numbers_.overview = coordinator_->overview();
   numbers_.pace = pace_.look(now, numbers_.totals, numbers_.overview);
+  numbers_.draft_workers_wanted = workers_wanted_.follow(numbers_.overview.workers_wanted, now);
 }
 
 }  // namespace outrider

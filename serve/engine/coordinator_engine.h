@@ -11,6 +11,7 @@
 #include "base/fair_queue.h"
 #include "coordinator/coordinator.h"
 #include "serve/engine/engine.h"
+#include "serve/engine/steady_count.h"
 
 namespace outrider {
 
@@ -112,6 +113,7 @@ class CoordinatorEngine final : public Engine {
   Clock::time_point finished_at_{};
   double finish_seconds_ = 0;  // average time between two finished requests; 0: none has finished
   PaceKeeper pace_;
+  SteadyCount workers_wanted_;
 };
 
 }  // namespace outrider

@@ -56,6 +56,7 @@ struct EngineNumbers {
   int64_t running = 0, waiting = 0;  // requests
   int64_t refused = 0;               // so far, for lack of room
   int64_t draft_workers = 0;
+  int64_t draft_workers_wanted = 0;  // Overview::workers_wanted, as a SteadyCount
   Overview overview;  // a recent copy
   Pace pace;          // over the last seconds
 };

@@ -302,6 +302,9 @@ void write_events(const EngineNumbers& numbers, Writer& out) {
     out.sample("drafts_discarded_total", fmt::format("reason=\"{}\"", kDropReasonNames[i]),
                totals.drafts_dropped[i]);
   out.gauge("draft_workers", "Draft workers that are here.", numbers.draft_workers);
+  out.gauge("draft_workers_wanted",
+            "Draft workers that would pay at the load of the last seconds; 0 while drafts do not pay.",
+            numbers.draft_workers_wanted);
   out.gauge("prefix_cache_tokens", "Room in the target's cache that kept texts take, in tokens.",
             numbers.overview.prefix_tokens);
 }

@@ -116,6 +116,7 @@ json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const
             {"inter_token", percentiles(totals.gaps)},
             {"whole", percentiles(totals.e2e)}}},
           {"workers", std::move(workers)},
+          {"draft_workers_wanted", numbers.draft_workers_wanted},
           {"target_groups", std::move(groups)},
           {"responses", std::move(responses)}};
 }

@@ -7,8 +7,13 @@ namespace outrider::testing {
 
 inline EngineNumbers counted_numbers() {
   using std::chrono::milliseconds;
-  EngineNumbers numbers{
-      .totals = {}, .wire = {}, .running = 1, .waiting = 2, .refused = 3, .draft_workers = 4};
+  EngineNumbers numbers{.totals = {},
+                        .wire = {},
+                        .running = 1,
+                        .waiting = 2,
+                        .refused = 3,
+                        .draft_workers = 4,
+                        .draft_workers_wanted = 63};
   Totals& t = numbers.totals;
   t.finished = {5, 6, 7, 8};
   t.submitted = 9;

@@ -13,6 +13,7 @@
 #include "serve/api/access.h"
 #include "serve/api/other_bodies.h"
 #include "serve/engine/pace.h"
+#include "serve/engine/steady_count.h"
 #include "serve/http/error_body.h"
 #include "serve/monitor/access_log.h"
 #include "serve/monitor/process_numbers.h"
@@ -78,6 +79,27 @@ TEST(Pace, HasOneDefinitionPerName) {
   const Pace idle = pace_between(now, now, 2, overview);
   EXPECT_EQ(idle.measured_speedup, 0);
   EXPECT_EQ(idle.acceptance, 0);
+}
+
+TEST(SteadyCount, FollowsALastingChangeAndNoOther) {
+  SteadyCount steady;
+  Clock::time_point at{};
+  const auto look = [&](int64_t count, int seconds) {
+    int64_t last = steady.follow(count, at);
+    for (int steps = 0; steps < 10 * seconds; ++steps) {
+      at += std::chrono::milliseconds(100);
+      last = steady.follow(count, at);
+    }
+    return last;
+  };
+  EXPECT_EQ(look(0, 1), 0);
+  EXPECT_EQ(look(1, 20), 0) << "1 - exp(-20 / 15) = 0.736";
+  EXPECT_EQ(look(1, 1), 1) << "1 - exp(-21 / 15) = 0.753";
+  EXPECT_EQ(look(1, 60), 1);
+  EXPECT_EQ(look(0, 3), 1) << "a short idle time";
+  EXPECT_EQ(look(4, 120), 4);
+  for (int i = 0; i < 600; ++i) EXPECT_EQ(look(i % 2 == 0 ? 3 : 4, 1), 4) << "the mean is between both";
+  EXPECT_EQ(look(0, 120), 0);
 }
 
 TEST(Pace, ForgetsWhatIsTenSecondsOld) {
