@@ -1,5 +1,5 @@
 # `cmake --install` and `cpack -G DEB` install the program, its man page, completions of shells, the demo pair, the
-# dashboard, units for systemd, and the documents.
+# dashboard, the Helm chart, units for systemd, and the documents.
 include(GNUInstallDirs)
 set(share ${CMAKE_INSTALL_DATADIR}/outrider)
 
@@ -21,6 +21,7 @@ foreach(page IN ITEMS "outrider.1 ${CMAKE_INSTALL_MANDIR}/man1" "outrider.servic
 endforeach()
 install(DIRECTORY launch/demo_pair DESTINATION ${share} PATTERN "*.py" EXCLUDE)
 install(FILES serve/grafana_dashboard.json DESTINATION ${share})
+install(DIRECTORY launch/share/helm DESTINATION ${share})
 install(FILES README.md CHANGELOG.md LICENSE NOTICE SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
