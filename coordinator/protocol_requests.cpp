@@ -101,6 +101,7 @@ void Protocol::begin(ServingGroup& group, LiveRequest& live, Turn& turn) {
   ++totals_.group(live.group).requests;
   live.gamma = make_gamma(live);
   live.ready_at = turn.now();
+  live.metrics.begun_at = turn.now();
   totals_.queued.add(turn.now() - live.metrics.submitted_at);
   totals_.prompt_lengths.add(live.sequence.prompt_length());
   if (tokenizer_)

@@ -179,6 +179,7 @@ struct GroupTotals {
 
 struct RequestMetrics {
   Clock::time_point submitted_at{};
+  std::optional<Clock::time_point> begun_at;  // it got a place in a target group
   std::optional<Clock::time_point> first_token_at, last_token_at, finished_at;
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, from the prefix cache
