@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "base/event_log.h"
@@ -11,6 +12,7 @@
 #include "base/program/interrupt.h"
 #include "serve/engine/engine_run.h"
 #include "serve/monitor/access_log.h"
+#include "serve/monitor/span_exporter.h"
 #include "start/coordinator_run.h"
 #include "start/describe.h"
 #include "start/flags/options.h"
@@ -49,6 +51,12 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
   ASSIGN_OR_RETURN(auto api_keys, read_api_keys(options.api_key_file));
   api_keys.insert(api_keys.end(), options.api_keys.begin(), options.api_keys.end());
   ASSIGN_OR_RETURN(const auto access_log, AccessLog::open(options.access_log));
+  ASSIGN_OR_RETURN(auto traces, otlp_target(options.otlp_endpoint, [](const char* name) {
+                     const char* const value = std::getenv(name);
+                     return std::string(value ? value : "");
+                   }));
+  std::shared_ptr<SpanExporter> spans;
+  if (traces && !cluster.mpi.preflight) spans = std::make_shared<SpanExporter>(*std::move(traces));
   ResponseCounts responses;
   std::fputs(explain_exposure(options).c_str(), stderr);
   CoordinatorEngine engine({.max_num_seqs = cluster.models.sequences(),
@@ -68,7 +76,7 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
     }
   }
   ASSIGN_OR_RETURN(const auto api, make_api(options, prepared, std::move(chat), std::move(api_keys),
-                                            responses, engine, std::move(background)));
+                                            responses, engine, std::move(background), std::move(spans)));
   HttpOptions http_options = options.http;
   http_options.is_quick = &Api::is_quick;
   ASSIGN_OR_RETURN(http_options.trusted_proxies, TrustedProxies::parse(options.trusted_proxies));

@@ -141,6 +141,10 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--access-log", o.access_log,
                  "A file that gets a line of JSON for each answer, appended; -: standard error")
       ->group("Server");
+  app.add_option("--otlp-endpoint", o.otlp_endpoint,
+                 "http://HOST:4318 of an OpenTelemetry collector, which gets a trace of each request "
+                 "(OTLP/HTTP with JSON). Default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set; else none")
+      ->group("Server");
   app.add_option(
          "--journal", o.journal,
          "A directory for background responses (POST /v1/responses with \"background\": true): a server that "

@@ -84,9 +84,11 @@ void ApiAnswer::submit(Engine& engine, const std::string& client) {
   engine_ = &engine;
   client_ = client;
   std::vector<Submission> submissions;
-  for (size_t i = 0; i < state_.choices.size(); ++i)
-    submissions.push_back(
-        {std::move(state_.request.requests[i]), std::make_shared<Sink>(shared_from_this(), reply_, i)});
+  for (size_t i = 0; i < state_.choices.size(); ++i) {
+    std::shared_ptr<RequestSink> sink = std::make_shared<Sink>(shared_from_this(), reply_, i);
+    if (options_.trace) sink = options_.trace(std::move(sink), i, state_.request.requests[i]);
+    submissions.push_back({std::move(state_.request.requests[i]), std::move(sink)});
+  }
   auto tickets = engine.submit_all(std::move(submissions), client);
   if (!tickets.ok()) {
     is_over_ = true;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct AnswerOptions {
   SlowLane* writers = nullptr;                   // writes long answers; null: the thread of the sockets does
   std::string id = {};                           // without its prefix; empty: a new one
   int64_t created = 0;                           // seconds since 1970; 0: now
+  // A sink around that of a choice, which also writes the trace of its request; empty: it has none.
+  std::function<std::shared_ptr<RequestSink>(std::shared_ptr<RequestSink>, size_t choice, const Request&)>
+      trace = {};
 };
 
 // Lives as long as the engine works for it. Everything happens on the thread of the sockets, to which the

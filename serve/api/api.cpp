@@ -19,6 +19,7 @@
 #include "serve/api/slow_lane.h"
 #include "serve/api/structure.h"
 #include "serve/monitor/metrics_text.h"
+#include "serve/monitor/span_exporter.h"
 #include "serve/monitor/status.h"
 #include "start/describe.h"
 #include "start/flags/options.h"
@@ -75,7 +76,7 @@ class ServedApi final : public Api {
   ServedApi(const ServeOptions& options, const Preparation& prepared,
             Result<std::unique_ptr<ChatTemplate>> chat, std::unique_ptr<GrammarCompiler> grammars,
             std::vector<std::string> api_keys, const ResponseCounts& responses, Engine& engine,
-            std::optional<BackgroundSetup> background)
+            std::optional<BackgroundSetup> background, std::shared_ptr<SpanExporter> spans)
       : options_(options),
         prepared_(prepared),
         chat_(std::move(chat)),
@@ -83,6 +84,7 @@ class ServedApi final : public Api {
         access_(std::move(api_keys), is_loopback(options.host)),
         responses_(responses),
         engine_(engine),
+        spans_(std::move(spans)),
         builder_(model_with_grammars()),
         models_(options.served_model_names),
         started_(std::chrono::system_clock::now()) {
@@ -156,6 +158,8 @@ class ServedApi final : public Api {
         options_.max_num_speculative_tokens, options_.cluster.speculation.num_speculative_tokens.value_or(0));
     return model;
   }
+  decltype(AnswerOptions::trace) trace_of(ApiKind kind, const std::string& model,
+                                          const HttpRequest& request) const;
   Result<json> tokenized(const std::string& body) const;
   Result<json> counted(const std::string& body) const;
   Result<json> detokenized(const std::string& body) const;
@@ -174,6 +178,7 @@ class ServedApi final : public Api {
   const ApiAccess access_;
   const ResponseCounts& responses_;
   Engine& engine_;
+  const std::shared_ptr<SpanExporter> spans_;  // null: requests are not traced
   const RequestBuilder builder_;
   std::vector<std::string> models_;
   const std::chrono::system_clock::time_point started_;
@@ -347,13 +352,13 @@ void ServedApi::status(const HttpRequest&, const Shared& reply) {
 }
 
 void ServedApi::metrics(const HttpRequest&, const Shared& reply) {
-  reply->send(
-      200, "text/plain; version=0.0.4; charset=utf-8",
-      metrics_text(engine_.numbers(), {.model = models_.front(),
-                                       .policy = options_.cluster.speculation.policy(),
-                                       .vllm_names = options_.metrics_compat_vllm,
-                                       .responses = &responses_,
-                                       .background = background_ ? &background_->counts() : nullptr}));
+  reply->send(200, "text/plain; version=0.0.4; charset=utf-8",
+              metrics_text(engine_.numbers(), {.model = models_.front(),
+                                               .policy = options_.cluster.speculation.policy(),
+                                               .vllm_names = options_.metrics_compat_vllm,
+                                               .responses = &responses_,
+                                               .background = background_ ? &background_->counts() : nullptr,
+                                               .spans = spans_ ? &spans_->counts() : nullptr}));
 }
 
 Result<json> ServedApi::tokenized(const std::string& text) const {
@@ -490,11 +495,38 @@ void ServedApi::answer(ApiKind kind, const json& body, const HttpRequest& reques
     return background_->create(std::move(read_request).value(), request.body, access_.turn_of(request),
                                reply);
   }
-  const auto answer = std::make_shared<ApiAnswer>(
-      std::move(read_request).value(), reply, *prepared_.tokenizer,
-      AnswerOptions{.keep_alive = milliseconds_of(options_.keep_alive_s), .writers = &writers_});
+  auto trace = trace_of(kind, read_request->model, request);
+  const auto answer =
+      std::make_shared<ApiAnswer>(std::move(read_request).value(), reply, *prepared_.tokenizer,
+                                  AnswerOptions{.keep_alive = milliseconds_of(options_.keep_alive_s),
+                                                .writers = &writers_,
+                                                .trace = std::move(trace)});
   reply->later(
       [answer, &engine = engine_, client = access_.turn_of(request)] { answer->submit(engine, client); });
+}
+
+// The choices of a request share its trace. A request of a trace that is not sampled is not recorded; without
+// a traceparent every request is, as by OpenTelemetry's sampler parentbased_always_on.
+decltype(AnswerOptions::trace) ServedApi::trace_of(ApiKind kind, const std::string& model,
+                                                   const HttpRequest& request) const {
+  if (!spans_) return {};
+  TracedRequest about{.operation = kind == ApiKind::kCompletion ? "text_completion" : "chat",
+                      .model = model,
+                      .request_id = request.request_id};
+  if (const auto parent = parse_traceparent(request.traceparent, request.tracestate)) {
+    if (!parent->is_sampled) return {};
+    about.parent = *parent;
+  } else {
+    about.parent.trace_id = fmt::format("{:016x}{:016x}", random_seed() | 1, random_seed());
+  }
+  return [about, spans = spans_](std::shared_ptr<RequestSink> sink, size_t choice, const Request& asked) {
+    TracedRequest own = about;
+    own.choice = choice;
+    own.max_tokens = asked.max_tokens;
+    own.temperature = asked.sampling.temperature;
+    own.top_p = asked.sampling.top_p;
+    return traced_sink(std::move(sink), std::move(own), spans);
+  };
 }
 
 }  // namespace
@@ -504,12 +536,14 @@ bool Api::is_quick(const HttpRequest& request) { return request.method != "POST"
 Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Preparation& prepared,
                                       Result<std::unique_ptr<ChatTemplate>> chat,
                                       std::vector<std::string> api_keys, const ResponseCounts& responses,
-                                      Engine& engine, std::optional<BackgroundSetup> background) {
+                                      Engine& engine, std::optional<BackgroundSetup> background,
+                                      std::shared_ptr<SpanExporter> spans) {
   ASSIGN_OR_RETURN(auto grammars, make_grammars(prepared, options.grammar_library));
   if (const auto library = grammars->library_file(); library.ok() && !options.cluster.quiet)
     std::fprintf(stderr, "outrider: structured output uses %s\n", library->c_str());
   auto api = std::make_unique<ServedApi>(options, prepared, std::move(chat), std::move(grammars),
-                                         std::move(api_keys), responses, engine, std::move(background));
+                                         std::move(api_keys), responses, engine, std::move(background),
+                                         std::move(spans));
   RETURN_IF_ERROR(api->check_defaults());
   return std::unique_ptr<Api>(std::move(api));
 }

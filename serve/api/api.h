@@ -20,6 +20,7 @@
 namespace outrider {
 
 class ChatTemplate;
+class SpanExporter;
 
 struct ServeOptions {
   ClusterSettings cluster;
@@ -45,6 +46,7 @@ struct ServeOptions {
   double request_timeout_s = 0;  // of requests without their own; 0: none
   double keep_alive_s = 10;      // interval of comments until a stream's first event; 0: none
   std::vector<std::string> trusted_proxies;
+  std::string otlp_endpoint;          // empty: that of the environment, if any
   std::string access_log;             // empty: none; "-": standard error
   std::string journal;                // directory of background responses; empty: they are in memory only
   int max_stored_responses = 1000;    // finished ones in the background
@@ -72,10 +74,11 @@ struct BackgroundSetup {
 };
 
 // `api_keys`: clients must send one (not for /health); empty: no key is required. `responses`: counts of
-// answers, for /metrics; must outlive the result.
+// answers, for /metrics; must outlive the result. `spans`: null: requests are not traced.
 Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Preparation& prepared,
                                       Result<std::unique_ptr<ChatTemplate>> chat,
                                       std::vector<std::string> api_keys, const ResponseCounts& responses,
-                                      Engine& engine, std::optional<BackgroundSetup> background = {});
+                                      Engine& engine, std::optional<BackgroundSetup> background = {},
+                                      std::shared_ptr<SpanExporter> spans = {});
 
 }  // namespace outrider

@@ -142,7 +142,8 @@ EngineNumbers CoordinatorEngine::numbers() const {
 
 CoordinatorCallbacks CoordinatorEngine::callbacks() {
   return {.on_emit = [this](const Emit& emit) { requests_.at(emit.request).sink->emitted(emit); },
-          .on_finish = [this](const Finish& finish) { on_finish(finish); }};
+          .on_finish = [this](const Finish& finish) { on_finish(finish); },
+          .on_round = [this](const RoundDone& round) { on_round(round); }};
 }
 
 Status CoordinatorEngine::serve(Coordinator& coordinator, const std::function<bool()>& asked_to_drain,
@@ -297,6 +298,11 @@ void CoordinatorEngine::on_finish(const Finish& finish) {
   const auto request = requests_.extract(finish.request);
   note_progress(1);  // before the sink is called: its client may look at the numbers at once
   request.mapped().sink->finished(finish);
+}
+
+// A request may have finished in this round.
+void CoordinatorEngine::on_round(const RoundDone& round) {
+  if (const auto at = requests_.find(round.request); at != requests_.end()) at->second.sink->round(round);
 }
 
 void CoordinatorEngine::note_progress(int64_t finished) {

@@ -83,6 +83,7 @@ class CoordinatorEngine final : public Engine {
   void tell_gone();
   bool is_idle() const;
   void on_finish(const Finish& finish);
+  void on_round(const RoundDone& round);
   void note_progress(int64_t finished = 0);
   EngineStatus status_now() const;
   Status check_room(const Load& more) const;

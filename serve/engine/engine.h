@@ -18,12 +18,14 @@
 namespace outrider {
 
 // Receives the results of one request. Called on the engine's thread, in order, and never after finished().
-// Both functions must only pass results on, because all sequences wait meanwhile.
+// The functions must only pass results on, because all sequences wait meanwhile.
 class RequestSink {
  public:
   virtual ~RequestSink() = default;
   virtual void emitted(const Emit& emit) = 0;
   virtual void finished(const Finish& finish) = 0;
+  // A round was verified; before its tokens are emitted or after.
+  virtual void round(const RoundDone&) {}
 };
 
 // Names a request for cancel(); never repeated.

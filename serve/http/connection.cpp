@@ -285,6 +285,8 @@ void HttpConnection::ask() {
                       .requested_headers = field(http::field::access_control_request_headers),
                       .is_allowed_origin = is_allowed_origin_,
                       .client = client_,
+                      .traceparent = std::string(message["traceparent"]),
+                      .tracestate = std::string(message["tracestate"]),
                       .request_id = record_->request_id,
                       .body = std::move(message.body())};
   record_->method = request.method;

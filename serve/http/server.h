@@ -28,6 +28,7 @@ struct HttpRequest {
   std::string requested_headers;   // Access-Control-Request-Headers
   bool is_allowed_origin = false;  // sent by a web page of an allowed origin
   std::string client;              // its address, or the one that a trusted proxy forwards
+  std::string traceparent, tracestate;
   std::string request_id;          // X-Request-Id, or a generated one; the answer contains it
   std::string body;
 };

@@ -349,6 +349,13 @@ std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& con
   write_groups(numbers, own);
   if (context.responses) write_responses(*context.responses, own);
   if (context.background) write_background(*context.background, own);
+  if (context.spans) {
+    own.counter("otlp_spans_total", "Spans that the OpenTelemetry collector took.",
+                context.spans->sent.load());
+    own.counter("otlp_requests_dropped_total",
+                "Requests whose spans were dropped, because the collector did not take them in time.",
+                context.spans->dropped.load());
+  }
   text += own.take();
   if (context.vllm_names) text += common_metrics(numbers, Writer("vllm:", context.model));
   return text + process_metrics();

@@ -6,6 +6,7 @@
 #include "serve/engine/engine.h"
 #include "serve/monitor/background_counts.h"
 #include "serve/monitor/response_counts.h"
+#include "serve/monitor/span_exporter.h"
 
 namespace outrider {
 
@@ -14,6 +15,7 @@ struct MetricsContext {
   bool vllm_names = false;                    // also exports common metrics with prefix "vllm:"
   const ResponseCounts* responses = nullptr;  // null: not exported
   const BackgroundCounts* background = nullptr;  // the same
+  const SpanCounts* spans = nullptr;             // the same
 };
 
 std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& context);

@@ -1,0 +1,62 @@
+// Sends the spans of requests to an OpenTelemetry collector, as OTLP/HTTP with JSON, on a thread of its own.
+// A collector that is slow, hangs or is down delays no request: beyond a bounded queue requests are dropped
+// from the trace and counted.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/status.h"
+#include "serve/engine/engine.h"
+#include "serve/monitor/request_spans.h"
+
+namespace outrider {
+
+struct OtlpTarget {
+  std::string host, port, path;                 // path: with /v1/traces
+  std::map<std::string, std::string> headers;   // of every POST
+  std::map<std::string, std::string> resource;  // attributes, service.name among them
+  std::chrono::milliseconds timeout{10'000};    // of a POST
+};
+
+// From --otlp-endpoint, else from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT. Empty:
+// none of them is set, or OTEL_SDK_DISABLED is true. Also reads OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
+// OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_TIMEOUT. `environment`: the value of a variable; empty:
+// unset.
+Result<std::optional<OtlpTarget>> otlp_target(const std::string& flag,
+                                              const std::function<std::string(const char*)>& environment);
+
+struct SpanCounts {
+  std::atomic<int64_t> sent{0}, dropped{0};  // spans taken by the collector; requests that are in no trace
+};
+
+class SpanExporter {
+ public:
+  static constexpr size_t kMaxWaiting = 1024;  // requests
+
+  explicit SpanExporter(OtlpTarget target);
+  // Sends what waits, for at most two seconds.
+  ~SpanExporter();
+
+  // Never waits. Thread-safe.
+  void add(TracedRequest request);
+  const SpanCounts& counts() const;
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;  // shared with the thread, in case a look-up of the host never returns
+  std::jthread thread_;
+};
+
+// A sink that passes everything on to `inner`, and gives the exporter the finished request.
+std::shared_ptr<RequestSink> traced_sink(std::shared_ptr<RequestSink> inner, TracedRequest about,
+                                         std::shared_ptr<SpanExporter> exporter);
+
+}  // namespace outrider
