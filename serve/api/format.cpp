@@ -13,11 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-// A special token has no text, so it is shown by its name.
-std::string shown_bytes(TokenId id, const Tokenizer& tokenizer) {
-  return tokenizer.is_special(id) ? std::string(tokenizer.token(id)) : tokenizer.token_bytes(id);
-}
-
 // A token that is not whole characters is written as its bytes, so that no two tokens look alike.
 std::string token_text(TokenId id, const Tokenizer& tokenizer, TokenNames names = TokenNames::kText) {
   if (names == TokenNames::kIds) return fmt::format("token_id:{}", id.value());
@@ -64,6 +59,10 @@ void add_position(const PositionLogprobs& position, int top_count, const Tokeniz
 }
 
 }  // namespace
+
+std::string shown_bytes(TokenId id, const Tokenizer& tokenizer) {
+  return tokenizer.is_special(id) ? std::string(tokenizer.token(id)) : tokenizer.token_bytes(id);
+}
 
 json completion_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
                          int64_t& offset, TokenNames names) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
+#include <string>
 
 #include "comm/messages/verifying.h"
 #include "coordinator/metrics/metrics.h"
@@ -34,6 +35,9 @@ nlohmann::json ids_json(std::span<const TokenId> ids);
 // {content: [{token, logprob, bytes, top_logprobs}]}.
 nlohmann::json chat_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
                              TokenNames names = TokenNames::kText);
+
+// A token's text; a special token has none, so it is shown by its name.
+std::string shown_bytes(TokenId id, const Tokenizer& tokenizer);
 
 nlohmann::json usage_json(int64_t prompt_tokens, int64_t completion_tokens);
 // {speculative_decoding: {...}} with vLLM's names.

@@ -1,6 +1,9 @@
 // Anthropic's /v1/messages.
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "base/hash.h"
 #include "base/json_file.h"
 #include "base/json_text.h"
 #include "serve/api/reply_shape.h"
@@ -16,15 +19,15 @@ class MessagesShape final : public ReplyShape {
 
   void begin(HttpReply& reply) override {
     say(reply, "message_start", {{"message", message(json::array(), nullptr)}});
-    if (!state_.request.tools) open(reply, {{"type", "text"}, {"text", ""}});
+    if (!state_.has_parts()) open(reply, {{"type", "text"}, {"text", ""}});
   }
   void part(size_t, const Emit& emit, HttpReply& reply) override {
     if (emit.text.empty()) return;
-    if (!state_.request.tools) return say_text(reply, emit.text);
+    if (!state_.has_parts()) return say_text(reply, emit.text);
     for (const ToolEvent& event : state_.events(0, &emit.text)) tell(reply, event);
   }
   void end_choice(size_t, HttpReply& reply) override {
-    if (state_.request.tools)
+    if (state_.has_parts())
       for (const ToolEvent& event : state_.events(0, nullptr)) tell(reply, event);
     if (!is_open_ && blocks_ == 0) open(reply, {{"type", "text"}, {"text", ""}});
     close(reply);
@@ -43,7 +46,11 @@ class MessagesShape final : public ReplyShape {
   json whole() override {
     const ReplyContent all = state_.content(0);
     json content = json::array();
-    if (!all.text.empty() || all.calls.empty()) content.push_back({{"type", "text"}, {"text", all.text}});
+    if (!all.reasoning.empty())
+      content.push_back(
+          {{"type", "thinking"}, {"thinking", all.reasoning}, {"signature", signature_of(all.reasoning)}});
+    if (!all.text.empty() || (all.calls.empty() && all.reasoning.empty()))
+      content.push_back({{"type", "text"}, {"text", all.text}});
     for (const ReplyContent::Call& call : all.calls) {
       const auto input = parse_json(call.arguments, "the arguments");
       const bool is_whole = input.ok() && input->is_object();  // false: it was cut or damaged
@@ -76,15 +83,26 @@ class MessagesShape final : public ReplyShape {
     const std::string& stop = state_.choices[0].stop;
     return stop.empty() ? json() : json(stop);
   }
-  // Blocks come one after the other: a text, then calls.
+  // Clients send it back with the thoughts, and some drop thoughts without one. It is not checked.
+  static std::string signature_of(std::string_view thoughts) {
+    uint64_t hash = 0;
+    for (const char c : thoughts) hash = hash_combine(hash, static_cast<unsigned char>(c));
+    return fmt::format("{:016x}", hash);
+  }
+  // Blocks come one after the other: thoughts, a text, calls.
   void open(HttpReply& reply, json block) {
     close(reply);
-    is_text_ = block["type"] == "text";
+    type_ = block["type"];
     is_open_ = true;
+    thoughts_.clear();
     say(reply, "content_block_start", {{"index", blocks_}, {"content_block", std::move(block)}});
   }
   void close(HttpReply& reply) {
     if (!std::exchange(is_open_, false)) return;
+    if (type_ == "thinking")
+      say(reply, "content_block_delta",
+          {{"index", blocks_},
+           {"delta", {{"type", "signature_delta"}, {"signature", signature_of(thoughts_)}}}});
     say(reply, "content_block_stop", {{"index", blocks_++}});
   }
   void say_text(HttpReply& reply, const std::string& text) {
@@ -93,9 +111,14 @@ class MessagesShape final : public ReplyShape {
   }
   void tell(HttpReply& reply, const ToolEvent& event) {
     switch (event.kind) {
-      case ToolEvent::Kind::kThought:  // of chats alone
+      case ToolEvent::Kind::kThought:
+        if (!is_open_ || type_ != "thinking")
+          open(reply, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+        thoughts_ += event.text;
+        return say(reply, "content_block_delta",
+                   {{"index", blocks_}, {"delta", {{"type", "thinking_delta"}, {"thinking", event.text}}}});
       case ToolEvent::Kind::kText:
-        if (!is_open_ || !is_text_) open(reply, {{"type", "text"}, {"text", ""}});
+        if (!is_open_ || type_ != "text") open(reply, {{"type", "text"}, {"text", ""}});
         return say_text(reply, event.text);
       case ToolEvent::Kind::kCall:
         return open(reply, {{"type", "tool_use"},
@@ -124,7 +147,9 @@ class MessagesShape final : public ReplyShape {
   }
 
   int blocks_ = 0;  // number of closed blocks
-  bool is_open_ = false, is_text_ = false;
+  bool is_open_ = false;
+  std::string type_;      // of the open block
+  std::string thoughts_;  // of the open block
 };
 
 }  // namespace

@@ -207,6 +207,8 @@ class OpenAiShape final : public ReplyShape {
   json whole_usage() const {
     json all = usage();
     all["prompt_tokens_details"] = {{"cached_tokens", state_.cached_tokens()}};
+    if (state_.request.thoughts)
+      all["completion_tokens_details"] = {{"reasoning_tokens", state_.thought_tokens()}};
     return all;
   }
 
@@ -238,6 +240,13 @@ class OpenAiShape final : public ReplyShape {
 int64_t ApiAnswerState::tokens() const {
   int64_t sum = 0;
   for (const ApiChoice& choice : choices) sum += choice.tokens;
+  return sum;
+}
+
+int64_t ApiAnswerState::thought_tokens() const {
+  int64_t sum = 0;
+  for (const ApiChoice& choice : choices)
+    if (choice.thought_tokens) sum += choice.thought_tokens->count();
   return sum;
 }
 
@@ -284,7 +293,7 @@ std::vector<ToolEvent> events_of(const std::string* piece, ThoughtParser* though
 
 ReplyContent ApiAnswerState::content(size_t choice) const {
   const std::string& whole = choices[choice].text;
-  if (!request.tools && !request.thoughts) return {.reasoning = {}, .text = whole, .calls = {}};
+  if (!has_parts()) return {.reasoning = {}, .text = whole, .calls = {}};
   std::optional<ThoughtParser> thoughts;
   std::optional<ToolCallParser> parser;
   if (request.thoughts) thoughts.emplace(*request.thoughts);

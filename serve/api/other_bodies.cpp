@@ -4,10 +4,12 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "base/json_text.h"
 #include "requests/request_fields.h"
 #include "serve/api/request.h"
+#include "serve/api/thinking.h"
 
 namespace outrider {
 namespace {
@@ -84,12 +86,34 @@ Result<json> message_of_call(const json& item, bool is_output, const std::string
   return json{{"role", "assistant"}, {"tool_calls", json::array({call})}};
 }
 
+// The thoughts of an item of reasoning; without them, their summary.
+Result<std::string> thoughts_of(const json& item, const std::string& at) {
+  std::string text;
+  for (const char* key : {"content", "summary"}) {
+    const json* const parts = find_field(item, key);
+    if (!parts || !text.empty()) continue;
+    const auto has_text = [](const json& part) {
+      return part.is_object() && part.contains("text") && part["text"].is_string();
+    };
+    if (!parts->is_array() || !std::all_of(parts->begin(), parts->end(), has_text))
+      return invalid_argument(fmt::format(
+          "{}: the \"{}\" of a reasoning item must be a list of {{\"type\", \"text\"}}", at, key));
+    for (const json& part : *parts) text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
 // Messages, each with its name for errors.
 struct NamedMessages {
   json list = json::array();
   std::vector<std::string> names;
+  std::string open_thoughts = {};
 
+  // Thoughts are of the model's next message.
   void add(json message, std::string name) {
+    const std::string thoughts = std::exchange(open_thoughts, {});
+    if (!thoughts.empty() && message.is_object() && message.value("role", json()) == "assistant")
+      message["reasoning_content"] = thoughts;
     list.push_back(std::move(message));
     names.push_back(std::move(name));
   }
@@ -117,7 +141,7 @@ Result<NamedMessages> messages_of_input(const json& input) {
     const std::string kind = type_of(item);
     if (kind == "function_call" || kind == "function_call_output") {
       ASSIGN_OR_RETURN(json message, message_of_call(item, kind == "function_call_output", at));
-      const bool joins = message.contains("tool_calls") && !messages.empty() &&
+      const bool joins = message.contains("tool_calls") && !messages.empty() && out.open_thoughts.empty() &&
                          messages.back().value("role", json()) == "assistant" &&
                          messages.back().contains("tool_calls");
       if (joins) {
@@ -127,6 +151,10 @@ Result<NamedMessages> messages_of_input(const json& input) {
         out.add(std::move(message), at);
         first_call = i;
       }
+      continue;
+    }
+    if (kind == "reasoning") {
+      ASSIGN_OR_RETURN(out.open_thoughts, thoughts_of(item, at));
       continue;
     }
     if (!item.is_object() || !item.contains("role") || !item.contains("content"))
@@ -154,6 +182,7 @@ Result<NamedMessages> with_calls_apart(const json& messages) {
     json rest = message;
     rest["content"] = json::array();
     json calls = json::array();
+    std::string thoughts;
     for (const json& block : *content) {
       const std::string type = type_of(block);
       if (type == "tool_use") {
@@ -169,12 +198,17 @@ Result<NamedMessages> with_calls_apart(const json& messages) {
                  {"tool_call_id", block["tool_use_id"]},
                  {"content", block.contains("content") ? block["content"] : json("")}},
                 at);
-      } else {
+      } else if (type == "thinking") {
+        if (!block.contains("thinking") || !block["thinking"].is_string())
+          return invalid_argument(at + ": a block of thinking needs \"thinking\", a text");
+        thoughts += block["thinking"].get_ref<const std::string&>();
+      } else if (type != "redacted_thinking") {
         rest["content"].push_back(block);
       }
     }
+    if (!thoughts.empty()) rest["reasoning_content"] = thoughts;
     if (!calls.empty()) rest["tool_calls"] = calls;
-    if (rest["content"].empty() && calls.empty() && !content->empty()) continue;
+    if (rest["content"].empty() && calls.empty() && !content->empty() && thoughts.empty()) continue;
     if (rest["content"].empty() && !calls.empty()) rest.erase("content");
     out.add(std::move(rest), at);
   }
@@ -197,7 +231,7 @@ Result<ChatBody> chat_of_messages(json body) {
   }
   body.erase("system");
   rename(body, "stop_sequences", "stop");
-  RETURN_IF_ERROR(drop_neutral(body, "thinking", json::array({{{"type", "disabled"}}})));
+  RETURN_IF_ERROR(take_thinking(body));
   return ChatBody{std::move(body), std::move(names)};
 }
 

@@ -29,6 +29,7 @@ struct ApiChoice {
   RequestMetrics metrics;
   std::optional<ToolCallParser> parser;   // of a stream that may have calls of tools
   std::optional<ThoughtParser> thoughts;  // of a stream that may have reasoning
+  std::optional<ThoughtCounter> thought_tokens;
 };
 
 // A whole text, with reasoning and tool calls separated.
@@ -48,7 +49,10 @@ struct ApiAnswerState {
   std::vector<ApiChoice> choices;
   const Tokenizer& tokenizer;
 
-  int64_t tokens() const;  // of all choices
+  int64_t tokens() const;          // of all choices
+  int64_t thought_tokens() const;  // of these
+  // Whether a text consists of parts: reasoning, answer, calls.
+  bool has_parts() const { return request.tools || request.thoughts; }
   // Cached tokens of every prompt, counted once, for its first choice. Known at the end.
   int64_t cached_tokens() const;
   std::string call_id(size_t choice, const ToolEvent& call) const;

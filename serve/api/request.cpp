@@ -363,7 +363,7 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   RETURN_IF_ERROR(take(body, "separate_reasoning", parts_thoughts));
   RETURN_IF_ERROR(take(body, "include_reasoning", tells_thoughts));
   // A form has no place for thoughts.
-  const bool may_think = asked == ApiKind::kChat && parts_thoughts && !structure.grammar;
+  const bool may_think = kind == ApiKind::kChat && parts_thoughts && !structure.grammar;
   ASSIGN_OR_RETURN(Request parameters,
                    read_parameters(kind, body, defaults, structure, max_tokens, out, builder));
   if (!skips_special_tokens)

@@ -1,4 +1,6 @@
 // OpenAI's /v1/responses. Every request contains its whole conversation.
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/json_text.h"
@@ -32,17 +34,17 @@ class ResponsesShape final : public ReplyShape {
   void begin(HttpReply& reply) override {
     say(reply, "response.created", {{"response", response("in_progress", json::array())}});
     say(reply, "response.in_progress", {{"response", response("in_progress", json::array())}});
-    if (!state_.request.tools) open_text(reply);
+    if (!state_.has_parts()) open_text(reply, Open::kText);
   }
   void part(size_t, const Emit& emit, HttpReply& reply) override {
     if (emit.text.empty()) return;
-    if (!state_.request.tools) return say_text(reply, emit.text);
+    if (!state_.has_parts()) return say_text(reply, emit.text);
     for (const ToolEvent& event : state_.events(0, &emit.text)) tell(reply, event);
   }
   void end_choice(size_t, HttpReply& reply) override {
-    if (state_.request.tools)
+    if (state_.has_parts())
       for (const ToolEvent& event : state_.events(0, nullptr)) tell(reply, event);
-    if (output_.empty() && open_ == Open::kNothing) open_text(reply);
+    if (output_.empty() && open_ == Open::kNothing) open_text(reply, Open::kText);
     close(reply);
   }
   void end(HttpReply& reply) override {
@@ -63,23 +65,36 @@ class ResponsesShape final : public ReplyShape {
     out["usage"] = {{"input_tokens", prompt},
                     {"input_tokens_details", {{"cached_tokens", state_.cached_tokens()}}},
                     {"output_tokens", tokens},
-                    {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                    {"output_tokens_details", {{"reasoning_tokens", state_.thought_tokens()}}},
                     {"total_tokens", prompt + tokens}};
     return out;
   }
 
  private:
+  enum class Open { kNothing, kThought, kText, kCall };
+
   bool is_cut() const { return state_.choices[0].reason == FinishReason::kLength; }
-  static json text_part(const std::string& text) {
+  // The part of a text's item, and the item.
+  static json text_part(Open kind, const std::string& text) {
+    if (kind == Open::kThought) return {{"type", "reasoning_text"}, {"text", text}};
     return {
         {"type", "output_text"}, {"text", text}, {"annotations", json::array()}, {"logprobs", json::array()}};
   }
-  json item(const char* status, json content) const {
+  json text_item(Open kind, const char* status, json content) const {
+    if (kind == Open::kThought)
+      return {{"type", "reasoning"},      {"id", text_id(kind)},           {"status", status},
+              {"summary", json::array()}, {"content", std::move(content)}, {"encrypted_content", nullptr}};
     return {{"type", "message"},
-            {"id", "msg_" + state_.id},
+            {"id", text_id(kind)},
             {"status", status},
             {"role", "assistant"},
             {"content", std::move(content)}};
+  }
+  // Of the text that is open, or the first one. Every item has its own.
+  std::string text_id(Open kind) const {
+    const int number = kind == Open::kThought ? thoughts_ : texts_;
+    const std::string id = (kind == Open::kThought ? "rs_" : "msg_") + state_.id;
+    return number < 2 ? id : fmt::format("{}_{}", id, number);
   }
   const char* status() const { return is_cut() ? "incomplete" : "completed"; }
   json call_item(const ReplyContent::Call& call, const char* status) const {
@@ -89,20 +104,26 @@ class ResponsesShape final : public ReplyShape {
   json whole_output() const {
     const ReplyContent content = state_.content(0);
     json output = json::array();
-    if (!content.text.empty() || content.calls.empty())
-      output.push_back(item(status(), json::array({text_part(content.text)})));
+    const auto add = [&](Open kind, const std::string& text, const char* status) {
+      output.push_back(text_item(kind, status, json::array({text_part(kind, text)})));
+    };
+    const bool has_more = !content.text.empty() || !content.calls.empty();
+    if (!content.reasoning.empty()) add(Open::kThought, content.reasoning, has_more ? "completed" : status());
+    if (!content.text.empty() || (content.calls.empty() && content.reasoning.empty()))
+      add(Open::kText, content.text, status());
     for (const ReplyContent::Call& call : content.calls) output.push_back(call_item(call, status()));
     return output;
   }
 
-  // Items come one after the other: a text, then calls.
-  void open_text(HttpReply& reply) {
+  // Items come one after the other: thoughts, a text, calls.
+  void open_text(HttpReply& reply, Open kind) {
     close(reply);
-    open_ = Open::kText;
+    open_ = kind;
     text_.clear();
+    ++(kind == Open::kThought ? thoughts_ : texts_);
     say(reply, "response.output_item.added",
-        {{"output_index", output_.size()}, {"item", item("in_progress", json::array())}});
-    say(reply, "response.content_part.added", at_text({{"part", text_part("")}}));
+        {{"output_index", output_.size()}, {"item", text_item(kind, "in_progress", json::array())}});
+    say(reply, "response.content_part.added", at_text({{"part", text_part(kind, "")}}));
   }
   void open_call(HttpReply& reply, ReplyContent::Call call) {
     close(reply);
@@ -113,13 +134,17 @@ class ResponsesShape final : public ReplyShape {
   }
   void say_text(HttpReply& reply, const std::string& text) {
     text_ += text;
+    if (open_ == Open::kThought)
+      return say(reply, "response.reasoning_text.delta", at_text({{"delta", text}}));
     say(reply, "response.output_text.delta", at_text({{"delta", text}, {"logprobs", json::array()}}));
   }
   void tell(HttpReply& reply, const ToolEvent& event) {
     switch (event.kind) {
-      case ToolEvent::Kind::kThought:  // of chats alone
+      case ToolEvent::Kind::kThought:
+        if (open_ != Open::kThought) open_text(reply, Open::kThought);
+        return say_text(reply, event.text);
       case ToolEvent::Kind::kText:
-        if (open_ != Open::kText) open_text(reply);
+        if (open_ != Open::kText) open_text(reply, Open::kText);
         return say_text(reply, event.text);
       case ToolEvent::Kind::kCall:
         return open_call(reply, {.id = state_.call_id(0, event), .name = event.text, .arguments = {}});
@@ -130,13 +155,15 @@ class ResponsesShape final : public ReplyShape {
     }
   }
   void close(HttpReply& reply) {
-    const Open open = std::exchange(open_, Open::kNothing);
-    if (open == Open::kNothing) return;
+    if (open_ == Open::kNothing) return;
     json done;
-    if (open == Open::kText) {
-      say(reply, "response.output_text.done", at_text({{"text", text_}, {"logprobs", json::array()}}));
-      say(reply, "response.content_part.done", at_text({{"part", text_part(text_)}}));
-      done = item(status(), json::array({text_part(text_)}));
+    if (open_ != Open::kCall) {
+      if (open_ == Open::kThought)
+        say(reply, "response.reasoning_text.done", at_text({{"text", text_}}));
+      else
+        say(reply, "response.output_text.done", at_text({{"text", text_}, {"logprobs", json::array()}}));
+      say(reply, "response.content_part.done", at_text({{"part", text_part(open_, text_)}}));
+      done = text_item(open_, status(), json::array({text_part(open_, text_)}));
     } else {
       say(reply, "response.function_call_arguments.done",
           {{"item_id", "fc_" + call_.id},
@@ -147,6 +174,7 @@ class ResponsesShape final : public ReplyShape {
     }
     say(reply, "response.output_item.done", {{"output_index", output_.size()}, {"item", done}});
     output_.push_back(std::move(done));
+    open_ = Open::kNothing;
   }
   json response(const char* status, json output) const {
     return response_object({.id = state_.id,
@@ -156,7 +184,7 @@ class ResponsesShape final : public ReplyShape {
                            status, std::move(output));
   }
   json at_text(json event) const {
-    event["item_id"] = "msg_" + state_.id;
+    event["item_id"] = text_id(open_);
     event["output_index"] = output_.size();
     event["content_index"] = 0;
     return event;
@@ -167,12 +195,11 @@ class ResponsesShape final : public ReplyShape {
     reply.event(json_text(event), type);
   }
 
-  enum class Open { kNothing, kText, kCall };
-
   int64_t next_ = 0;
   // State of a stream: the open item, and the finished items.
   Open open_ = Open::kNothing;
   std::string text_;
+  int thoughts_ = 0, texts_ = 0;  // that were opened
   ReplyContent::Call call_;
   json output_ = json::array();
 };

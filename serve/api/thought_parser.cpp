@@ -75,6 +75,14 @@ bool ThoughtParser::read_thought(bool is_end, std::vector<TextPart>& parts) {
   return true;
 }
 
+void ThoughtCounter::add(std::string_view text) {
+  std::vector<TextPart> parts;
+  const bool was_thinking = parser_.is_thinking();
+  parser_.append(text, parts);
+  ++tokens_;
+  if (was_thinking || parser_.is_thinking()) count_ = tokens_;
+}
+
 bool has_thoughts(std::string_view chat_template) {
   return chat_template.find(kCloseMark) != chat_template.npos;
 }

@@ -2,6 +2,7 @@
 // answers. Thoughts are at the text's beginning. Pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@ class ThoughtParser {
   // Blanks around thoughts are left out. What may be part of a mark, or a blank at the end, waits for more.
   void append(std::string_view text, std::vector<TextPart>& parts);
   void finish(std::vector<TextPart>& parts);  // no more text will come
+  bool is_thinking() const { return state_ == State::kOpen || state_ == State::kThought; }
 
  private:
   enum class State : uint8_t {
@@ -42,6 +44,18 @@ class ThoughtParser {
   const ThoughtReading reading_;
   State state_;
   std::string pending_;  // not told yet
+};
+
+// Counts the tokens of thoughts, with those of their marks.
+class ThoughtCounter {
+ public:
+  explicit ThoughtCounter(ThoughtReading reading) : parser_(reading) {}
+  void add(std::string_view text);  // of the next token
+  int64_t count() const { return count_; }
+
+ private:
+  ThoughtParser parser_;
+  int64_t tokens_ = 0, count_ = 0;
 };
 
 // Whether a chat template is of models that think so.

@@ -90,6 +90,21 @@ TEST_F(ServeClients, ThoughtsAreApart) {
   }
   EXPECT_EQ(thoughts, text);
   EXPECT_EQ(content, "");
+  const json usage = server_->ask("/v1/chat/completions", chat)["usage"];
+  EXPECT_EQ(usage["completion_tokens_details"]["reasoning_tokens"], 12);
+  // The other shapes.
+  const json response = server_->ask("/v1/responses", {{"input", "Once upon a"},
+                                                       {"max_output_tokens", 12},
+                                                       {"temperature", 0},
+                                                       {"chat_template_kwargs", {{"thinks", true}}}});
+  ASSERT_EQ(response["output"].size(), 1u);
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], text);
+  EXPECT_EQ(response["usage"]["output_tokens_details"]["reasoning_tokens"], 12);
+  const json told = server_->ask("/v1/messages", chat)["content"];
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0]["thinking"], text);
+  const json silent = server_->ask("/v1/messages", with(chat, {{"thinking", {{"type", "disabled"}}}}));
+  EXPECT_EQ(silent["content"], (json{{{"type", "text"}, {"text", ""}}})) << "the template has no switch";
 }
 
 // A harness that scores texts sends them whole, and asks for no more than their log-probabilities.

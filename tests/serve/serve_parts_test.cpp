@@ -274,7 +274,9 @@ TEST(OtherBodies, AskForTheSameChat) {
             (json{{"max_tokens", 5},
                   {"messages",
                    {{{"role", "system"}, {"content", "be brief"}}, {{"role", "user"}, {"content", "hi"}}}},
-                  {"stop", {"x"}}}));
+                  {"stop", {"x"}},
+                  {"chat_template_kwargs", {{"enable_thinking", false}, {"thinking", false}}},
+                  {"include_reasoning", false}}));
   EXPECT_FALSE(chat_of_messages({{"messages", json::array()}}).ok());
   const json response =
       chat_of_responses({{"input", "hi"}, {"instructions", "be brief"}, {"max_output_tokens", 5}})
@@ -284,6 +286,48 @@ TEST(OtherBodies, AskForTheSameChat) {
   EXPECT_EQ(response["max_completion_tokens"], 5);
   for (const json& wrong : {json(5), json::array(), json{{{"type", "function_call"}}}, json{"a"}})
     EXPECT_FALSE(chat_of_responses({{"input", wrong}}).ok()) << wrong;
+}
+
+// Thoughts of earlier answers reach the template as those of chats.
+TEST(OtherBodies, HandOverEarlierThoughts) {
+  const json use{{"type", "tool_use"}, {"id", "t"}, {"name", "f"}, {"input", json::object()}};
+  const json thought{{"type", "thinking"}, {"thinking", "hm"}, {"signature", "s"}};
+  const json hidden{{"type", "redacted_thinking"}, {"data", "x"}}, text{{"type", "text"}, {"text", "b"}};
+  const auto messages = [](const json& blocks) {
+    return chat_of_messages({{"max_tokens", 5}, {"messages", {{{"role", "assistant"}, {"content", blocks}}}}})
+        ->body["messages"];
+  };
+  EXPECT_EQ(messages({thought, hidden, text}),
+            (json{{{"role", "assistant"}, {"content", {text}}, {"reasoning_content", "hm"}}}));
+  EXPECT_EQ(messages({thought, use})[0]["reasoning_content"], "hm");
+  EXPECT_EQ(messages(json::array({thought}))[0]["content"], json::array());
+  EXPECT_EQ(chat_of_messages({{"max_tokens", 5},
+                              {"messages", {{{"role", "assistant"}, {"content", {{{"type", "thinking"}}}}}}}})
+                .status()
+                .message(),
+            "\"messages\"[0]: a block of thinking needs \"thinking\", a text");
+
+  const json reasoning{{"type", "reasoning"},
+                       {"id", "rs_1"},
+                       {"summary", json::array()},
+                       {"content", {{{"type", "reasoning_text"}, {"text", "hm"}}}}};
+  const json call{{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}};
+  const json said{{"role", "assistant"}, {"content", "b"}}, asked{{"role", "user"}, {"content", "a"}};
+  const auto input = [](const json& items) {
+    return chat_of_responses({{"input", items}})->body["messages"];
+  };
+  EXPECT_EQ(input({asked, reasoning, said, call}).size(), 3u);
+  EXPECT_EQ(input({asked, reasoning, said})[1]["reasoning_content"], "hm");
+  EXPECT_EQ(input({asked, reasoning, call})[1]["reasoning_content"], "hm");
+  EXPECT_EQ(input({asked, call, reasoning, call}).size(), 3u) << "a turn of its own";
+  EXPECT_EQ(input({reasoning, asked}).size(), 1u);
+  EXPECT_FALSE(input({reasoning, asked})[0].contains("reasoning_content"));
+  json summed = reasoning;
+  summed["summary"] = {{{"type", "summary_text"}, {"text", "short"}}};
+  summed["content"] = nullptr;
+  EXPECT_EQ(input({summed, said})[0]["reasoning_content"], "short");
+  summed["summary"] = {1};
+  EXPECT_FALSE(chat_of_responses({{"input", {summed, said}}}).ok());
 }
 
 }  // namespace

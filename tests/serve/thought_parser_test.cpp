@@ -100,6 +100,42 @@ TEST_F(ServeApi, ChatsOfModelsThatThinkHaveTheirThoughtsApart) {
   inside["separate_reasoning"] = false;
   EXPECT_FALSE(read(inside, ApiKind::kChat)->thoughts);
   EXPECT_FALSE(read({{"prompt", "x"}})->thoughts);
+  json message = chat;
+  message["max_tokens"] = 5;
+  EXPECT_TRUE(read(message, ApiKind::kMessages)->thoughts);
+  EXPECT_TRUE(read({{"input", "hello"}}, ApiKind::kResponses)->thoughts);
+}
+
+TEST_F(ServeApi, ThinkingOfMessagesIsTheTemplatesSwitch) {
+  using nlohmann::json;
+  chat_ = parse_chat_template(
+      "{# </think> #}{{ enable_thinking }} {{ thinking }} {{ thinking_budget }}{% if enable_thinking "
+      "%}<think>{% endif %}",
+      "", "");
+  const json body{{"messages", {{{"role", "user"}, {"content", "hello"}}}}, {"max_tokens", 5}};
+  const auto with = [&](const json& thinking, const json& variables = nullptr) {
+    json out = body;
+    out["thinking"] = thinking;
+    if (!variables.is_null()) out["chat_template_kwargs"] = variables;
+    return out;
+  };
+  const auto prompt = [&](const json& asked) {
+    const auto api = read(asked, ApiKind::kMessages);
+    return api.ok() ? prepared_.tokenizer->decode(api->requests[0].prompt) : api.status().message();
+  };
+  EXPECT_EQ(prompt(with({{"type", "enabled"}, {"budget_tokens", 2000}})), "True True 2000<think>");
+  EXPECT_EQ(prompt(with({{"type", "disabled"}})), "False False ");
+  EXPECT_EQ(prompt(with({{"type", "adaptive"}})), "  ");
+  EXPECT_EQ(prompt(with({{"type", "disabled"}}, {{"enable_thinking", true}})), "True False <think>")
+      << "the template's own variable comes first";
+  EXPECT_TRUE(read(with({{"type", "enabled"}}), ApiKind::kMessages)->thoughts->is_told);
+  EXPECT_FALSE(read(with({{"type", "disabled"}}), ApiKind::kMessages)->thoughts->is_told);
+  EXPECT_FALSE(
+      read(with({{"type", "adaptive"}, {"display", "omitted"}}), ApiKind::kMessages)->thoughts->is_told);
+  for (const json& wrong :
+       {json(true), json::object(), json{{"type", "on"}}, json{{"type", "enabled"}, {"budget_tokens", -1}},
+        json{{"type", "enabled"}, {"tokens", 1}}})
+    EXPECT_TRUE(error(with(wrong), ApiKind::kMessages).starts_with("\"thinking\"")) << wrong;
 }
 
 }  // namespace
