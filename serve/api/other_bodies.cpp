@@ -251,7 +251,7 @@ Result<ChatBody> chat_of_responses(json body) {
   RETURN_IF_ERROR(drop_neutral(body, "truncation", {"disabled"}));
   RETURN_IF_ERROR(drop_neutral(body, "include", json::array({json::array()})));
   RETURN_IF_ERROR(drop_neutral(body, "background", {false}));
-  RETURN_IF_ERROR(drop_neutral(body, "reasoning", json::array({json::object()})));
+  RETURN_IF_ERROR(take_reasoning(body));
   return ChatBody{std::move(body), std::move(messages.names)};
 }
 

@@ -13,6 +13,7 @@
 #include "serve/api/other_bodies.h"
 #include "serve/api/reply_shape.h"
 #include "serve/api/structure.h"
+#include "serve/api/thinking.h"
 
 namespace outrider {
 namespace {
@@ -423,13 +424,15 @@ Result<std::vector<TokenId>> read_tokenize(const json& body, std::string_view te
   constexpr std::string_view kPrompt[] = {"model", "prompt", "add_special_tokens"};
   if (find_field(body, "messages")) {
     std::vector<std::string_view> known(kChatFields.begin(), kChatFields.end());
-    known.insert(known.end(), {"model", "add_special_tokens", "tools", "tool_choice"});
+    known.insert(known.end(), {"model", "add_special_tokens", "tools", "tool_choice", "reasoning_effort"});
     RETURN_IF_ERROR(check_known(known, body));
-    if (!find_field(body, "tools")) return read_conversation(body, builder);
+    json chat = body;
+    RETURN_IF_ERROR(take_effort(chat));
+    if (!find_field(body, "tools")) return read_conversation(chat, builder);
     ASSIGN_OR_RETURN(const ordered_json written, parse_ordered_json(text_of_body, "the body"));
     ASSIGN_OR_RETURN(const Structure structure, read_structure(ApiKind::kChat, written));
     if (structure.tools) RETURN_IF_ERROR(tool_format_of(builder.chat_template()).status());
-    return read_conversation(body, builder, structure.tools);
+    return read_conversation(chat, builder, structure.tools);
   }
   std::string text;
   bool add_special_tokens = true;
@@ -480,6 +483,7 @@ Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDef
     ASSIGN_OR_RETURN(structure, read_structure(kind, written));
     drop_structure(kind, rest);
   }
+  if (kind == ApiKind::kChat) RETURN_IF_ERROR(take_effort(rest));
   if (kind == ApiKind::kCompletion || kind == ApiKind::kChat)
     return read_chat_request(kind, rest, structure, defaults, builder);
   ASSIGN_OR_RETURN(const ChatBody chat, kind == ApiKind::kMessages ? chat_of_messages(std::move(rest))

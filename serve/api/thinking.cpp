@@ -16,6 +16,10 @@ namespace {
 
 using nlohmann::json;
 
+// Of OpenAI's API. Templates that read an effort may know fewer.
+constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                      "high", "xhigh",   "max"};
+constexpr std::array<std::string_view, 3> kSummaries = {"auto", "concise", "detailed"};
 constexpr std::array<std::string_view, 3> kThinking = {"enabled", "disabled", "adaptive"};
 constexpr std::array<std::string_view, 2> kDisplays = {"summarized", "omitted"};
 
@@ -42,6 +46,12 @@ void set_switch(json& body, bool thinks) {
   for (const char* key : {"enable_thinking", "thinking"}) set_variable(body, key, thinks);
 }
 
+void set_effort(json& body, const std::string& effort) {
+  if (effort.empty()) return;
+  set_variable(body, "reasoning_effort", effort);
+  set_switch(body, effort != "none" && effort != "minimal");
+}
+
 Status check_keys(const json& object, std::span<const std::string_view> known, std::string_view field) {
   if (!object.is_object()) return invalid_argument(fmt::format("{} must be an object", field));
   for (const auto& [key, value] : object.items())
@@ -61,22 +71,52 @@ Status take_budget(json& body, const json& thinking) {
 
 }  // namespace
 
+Status take_effort(json& body) {
+  ASSIGN_OR_RETURN(const std::string effort,
+                   take_one(body, "reasoning_effort", kEfforts, "\"reasoning_effort\""));
+  body.erase("reasoning_effort");
+  set_effort(body, effort);
+  return {};
+}
+
+Status take_reasoning(json& body) {
+  constexpr std::string_view kKnown[] = {"effort", "summary", "generate_summary"};
+  const json* const found = find_field(body, "reasoning");
+  if (!found) return {};
+  const json reasoning = *found;
+  RETURN_IF_ERROR(check_keys(reasoning, kKnown, "\"reasoning\""));
+  ASSIGN_OR_RETURN(const std::string effort,
+                   take_one(reasoning, "effort", kEfforts, "\"reasoning\": \"effort\""));
+  for (const char* key : {"summary", "generate_summary"})  // the reasoning itself is told
+    RETURN_IF_ERROR(take_one(reasoning, key, kSummaries, fmt::format("\"reasoning\": \"{}\"", key)).status());
+  body.erase("reasoning");
+  set_effort(body, effort);
+  return {};
+}
+
 Status take_thinking(json& body) {
   constexpr std::string_view kKnown[] = {"type", "budget_tokens", "display"};
-  const json* const found = find_field(body, "thinking");
-  if (!found) return {};
-  const json thinking = *found;
-  RETURN_IF_ERROR(check_keys(thinking, kKnown, "\"thinking\""));
-  ASSIGN_OR_RETURN(const std::string type, take_one(thinking, "type", kThinking, "\"thinking\": \"type\""));
-  if (type.empty()) return invalid_argument("\"thinking\": \"type\" is missing");
-  ASSIGN_OR_RETURN(const std::string display,
-                   take_one(thinking, "display", kDisplays, "\"thinking\": \"display\""));
-  RETURN_IF_ERROR(take_budget(body, thinking));
-  if (type != "adaptive") set_switch(body, type == "enabled");
-  // Where the template has no switch, the model may think all the same.
-  const bool is_told = type != "disabled" && display != "omitted";
-  if (!is_told && !find_field(body, "include_reasoning")) body["include_reasoning"] = false;
-  body.erase("thinking");
+  if (const json* const found = find_field(body, "thinking")) {
+    const json thinking = *found;
+    RETURN_IF_ERROR(check_keys(thinking, kKnown, "\"thinking\""));
+    ASSIGN_OR_RETURN(const std::string type, take_one(thinking, "type", kThinking, "\"thinking\": \"type\""));
+    if (type.empty()) return invalid_argument("\"thinking\": \"type\" is missing");
+    ASSIGN_OR_RETURN(const std::string display,
+                     take_one(thinking, "display", kDisplays, "\"thinking\": \"display\""));
+    RETURN_IF_ERROR(take_budget(body, thinking));
+    if (type != "adaptive") set_switch(body, type == "enabled");
+    // Where the template has no switch, the model may think all the same.
+    const bool is_told = type != "disabled" && display != "omitted";
+    if (!is_told && !find_field(body, "include_reasoning")) body["include_reasoning"] = false;
+    body.erase("thinking");
+  }
+  const auto config = body.find("output_config");
+  if (config == body.end() || !config->is_object() || !find_field(*config, "effort")) return {};
+  ASSIGN_OR_RETURN(const std::string effort,
+                   take_one(*config, "effort", kEfforts, "\"output_config\": \"effort\""));
+  config->erase("effort");
+  if (config->empty()) body.erase(config);
+  set_effort(body, effort);
   return {};
 }
 

@@ -106,6 +106,40 @@ TEST_F(ServeApi, ChatsOfModelsThatThinkHaveTheirThoughtsApart) {
   EXPECT_TRUE(read({{"input", "hello"}}, ApiKind::kResponses)->thoughts);
 }
 
+TEST_F(ServeApi, EffortReachesTheTemplate) {
+  using nlohmann::json;
+  chat_ = parse_chat_template("{{ reasoning_effort }} {{ enable_thinking }}", "", "");
+  const json messages{{{"role", "user"}, {"content", "hello"}}};
+  const auto prompt = [&](ApiKind kind, const json& more) {
+    json body{{"messages", messages}, {"max_tokens", 5}};
+    if (kind == ApiKind::kResponses) body = {{"input", "hello"}};
+    body.update(more);
+    const auto api = read(body, kind);
+    return api.ok() ? prepared_.tokenizer->decode(api->requests[0].prompt) : api.status().message();
+  };
+  EXPECT_EQ(prompt(ApiKind::kChat, {{"reasoning_effort", "high"}}), "high True");
+  EXPECT_EQ(prompt(ApiKind::kChat, {{"reasoning_effort", "minimal"}}), "minimal False");
+  EXPECT_EQ(prompt(ApiKind::kChat, {{"reasoning_effort", nullptr}}), " ");
+  EXPECT_EQ(prompt(ApiKind::kChat,
+                   {{"reasoning_effort", "none"}, {"chat_template_kwargs", {{"enable_thinking", true}}}}),
+            "none True");
+  EXPECT_EQ(prompt(ApiKind::kResponses, {{"reasoning", {{"effort", "none"}, {"summary", "auto"}}}}),
+            "none False");
+  EXPECT_EQ(prompt(ApiKind::kResponses, {{"reasoning", json::object()}}), " ");
+  EXPECT_EQ(prompt(ApiKind::kMessages, {{"output_config", {{"effort", "low"}}}}), "low True");
+  EXPECT_EQ(prompt(ApiKind::kChat, {{"reasoning_effort", "much"}}),
+            "\"reasoning_effort\" must be one of \"none\", \"minimal\", \"low\", \"medium\", \"high\", "
+            "\"xhigh\", \"max\"");
+  EXPECT_TRUE(prompt(ApiKind::kChat, {{"reasoning_effort", 1}}).starts_with("\"reasoning_effort\" must"));
+  EXPECT_TRUE(
+      prompt(ApiKind::kResponses, {{"reasoning", {{"effort", 1}}}}).starts_with("\"reasoning\": \"eff"));
+  EXPECT_TRUE(
+      prompt(ApiKind::kResponses, {{"reasoning", {{"efort", "low"}}}}).starts_with("\"reasoning\": there"));
+  EXPECT_TRUE(prompt(ApiKind::kResponses, {{"reasoning", "low"}}).starts_with("\"reasoning\" must"));
+  EXPECT_TRUE(error({{"prompt", "x"}, {"reasoning_effort", "low"}}).starts_with("\"reasoning_effort\""))
+      << "a completion has no template";
+}
+
 TEST_F(ServeApi, ThinkingOfMessagesIsTheTemplatesSwitch) {
   using nlohmann::json;
   chat_ = parse_chat_template(
