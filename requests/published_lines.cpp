@@ -31,6 +31,30 @@ bool has_turns(const json& object) {
          std::all_of(turns->begin(), turns->end(), [](const json& turn) { return turn.is_string(); });
 }
 
+// The contents of messages that are all the user's.
+std::optional<json> turns_of_user(const json& object) {
+  const auto messages = object.find("messages");
+  if (messages == object.end() || !messages->is_array() || messages->empty()) return std::nullopt;
+  json turns = json::array();
+  for (const json& message : *messages) {
+    if (!message.is_object() || message.value("role", json()) != "user" || !has_text(message, "content"))
+      return std::nullopt;
+    turns.push_back(message["content"]);
+  }
+  return turns;
+}
+
+// A question of one or more turns; `turns` are texts.
+PublishedLine question(const json& object, const json& turns) {
+  PublishedLine line{.prompt = turns.front().get<std::string>(),
+                     .category = has_text(object, "category") ? object["category"].get<std::string>() : "",
+                     .id = id_of(object, "question_id"),
+                     .later_turns = {}};
+  for (size_t turn = 1; turn < turns.size(); ++turn)
+    line.later_turns.push_back(turns[turn].get<std::string>());
+  return line;
+}
+
 std::string_view without_carriage_return(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   return line;
@@ -39,16 +63,13 @@ std::string_view without_carriage_return(std::string_view line) {
 }  // namespace
 
 std::optional<PublishedLine> published_line(const json& object) {
-  if (object.contains("question_id") && has_turns(object)) {
-    const json& turns = object["turns"];
-    PublishedLine line{.prompt = turns.front().get<std::string>(),
-                       .category = has_text(object, "category") ? object["category"].get<std::string>() : "",
-                       .id = id_of(object, "question_id"),
-                       .later_turns = {}};
-    for (size_t turn = 1; turn < turns.size(); ++turn)
-      line.later_turns.push_back(turns[turn].get<std::string>());
-    return line;
-  }
+  if (object.contains("question_id") && has_turns(object)) return question(object, object["turns"]);
+  if (object.contains("question_id"))
+    if (const auto turns = turns_of_user(object)) {
+      PublishedLine line = question(object, *turns);
+      line.is_chat = true;
+      return line;
+    }
   if (has_text(object, "task_id") && has_text(object, "prompt") && has_text(object, "canonical_solution"))
     return PublishedLine{.prompt = object["prompt"].get<std::string>(),
                          .category = "humaneval",

@@ -1,6 +1,8 @@
 // Published workloads in their original formats: a line of each format becomes a line of --prompts.
 //
 //   Spec-Bench, MT-bench (question.jsonl)   {"question_id": 81, "category": "writing", "turns": [...]}
+//   SPEED-Bench                             the same; or, as NeMo-Skills prepares it, for the chat template:
+//                                           {"question_id": "...", "category": "coding", "messages": [...]}
 //   HumanEval                               {"task_id": "HumanEval/0", "prompt": "...", ...}
 //   GSM8K                                   {"question": "...", "answer": "..."}
 //   Azure's traces, CSV                     TIMESTAMP,ContextTokens,GeneratedTokens
@@ -23,6 +25,7 @@ struct PublishedLine {
   std::string id;        // the line's own, as JSON text; empty without one
   // Further turns of a conversation; each follows the model's answer to the turn before.
   std::vector<std::string> later_turns;
+  bool is_chat = false;  // turns are messages of the user, whatever --chat says
 };
 
 // Empty: the object has no known format. Fields for graders only are skipped.

@@ -73,7 +73,8 @@ class Reader {
   Result<PromptRequest> finish(RequestParams params, std::string_view text, SpecialTokens special,
                                size_t line) const;
   Result<std::string> render(const Conversation& chat) const;
-  Result<std::vector<TokenId>> turn_after(const std::string& before, const std::string& turn) const;
+  Result<std::vector<TokenId>> turn_after(const std::string& before, const std::string& turn,
+                                          bool is_chat) const;
 
   const RequestParams& params_;
   const RequestBuilder builder_;
@@ -140,8 +141,9 @@ Result<std::optional<PromptRequest>> Reader::from_trace(const std::string& text,
 
 // The tokens between an answer and the answer to the next turn: the template's, or an empty line and the
 // text.
-Result<std::vector<TokenId>> Reader::turn_after(const std::string& before, const std::string& turn) const {
-  if (!params_.chat) return builder_.encode("\n\n" + turn, SpecialTokens::kOmit, Names::kKeys);
+Result<std::vector<TokenId>> Reader::turn_after(const std::string& before, const std::string& turn,
+                                                bool is_chat) const {
+  if (!is_chat) return builder_.encode("\n\n" + turn, SpecialTokens::kOmit, Names::kKeys);
   constexpr std::string_view kAnswer = "(the answer stands here)";
   ASSIGN_OR_RETURN(
       const std::string rendered,
@@ -163,10 +165,16 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
   json object = std::move(parsed).value();
   if (!object.is_object()) return invalid_argument("not a JSON object; write {\"prompt\": \"...\"}");
   std::string category, first_turn;
+  bool is_chat = params_.chat;
   std::vector<std::string> later_turns;
   if (auto published = published_line(object)) {
     first_turn = published->prompt;
-    object = {{"prompt", std::move(published->prompt)}};
+    is_chat = is_chat || published->is_chat;
+    object = json::object();
+    if (published->is_chat)
+      object["messages"] = json::array({json{{"role", "user"}, {"content", first_turn}}});
+    else
+      object["prompt"] = first_turn;
     if (!published->id.empty()) object["id"] = json::parse(published->id);
     category = std::move(published->category);
     later_turns = std::move(published->later_turns);
@@ -210,7 +218,7 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
     PromptRequest next = out.front();
     next.request.prompt.clear();
     next.follows = true;
-    ASSIGN_OR_RETURN(next.turn, turn_after(first_turn, turn));
+    ASSIGN_OR_RETURN(next.turn, turn_after(first_turn, turn, is_chat));
     out.push_back(std::move(next));
   }
   later_turns_ += later_turns.size();

@@ -23,6 +23,23 @@ TEST(PublishedLine, OfSpecBenchIsItsFirstTurn) {
   EXPECT_EQ(line->later_turns, std::vector<std::string>{"Again."});
 }
 
+TEST(PublishedLine, OfSpeedBenchHasTurnsOrMessages) {
+  const auto line = published_line(json::parse(
+      R"({"question_id": "a1", "category": "coding", "sub_category": "python", "turns": ["Write."], "source": "x",
+          "src_id": "7", "difficulty": "easy", "multiturn": false})"));
+  ASSERT_TRUE(line);
+  EXPECT_EQ(line->id, "\"a1\"");
+  EXPECT_FALSE(line->is_chat);
+  const auto chat = published_line(json::parse(
+      R"({"question_id": "a1", "category": "coding", "sub_category": "python",
+          "messages": [{"role": "user", "content": "Write."}, {"role": "user", "content": "Again."}]})"));
+  ASSERT_TRUE(chat);
+  EXPECT_TRUE(chat->is_chat);
+  EXPECT_EQ(chat->prompt, "Write.");
+  EXPECT_EQ(chat->category, "coding");
+  EXPECT_EQ(chat->later_turns, std::vector<std::string>{"Again."});
+}
+
 TEST(PublishedLine, OfHumanEvalAndGsm8k) {
   const auto code = published_line(json::parse(
       R"({"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "  return 1\n",
@@ -40,6 +57,10 @@ TEST(PublishedLine, OfHumanEvalAndGsm8k) {
 TEST(PublishedLine, RequestsOfOurOwnAreNone) {
   EXPECT_FALSE(published_line(json::parse(R"({"prompt": "a", "id": 1})")));
   EXPECT_FALSE(published_line(json::parse(R"({"messages": []})")));
+  EXPECT_FALSE(published_line(json::parse(R"({"question_id": 1, "messages": []})")));
+  EXPECT_FALSE(
+      published_line(json::parse(R"({"question_id": 1, "messages": [{"role": "system", "content": "a"}]})")));
+  EXPECT_FALSE(published_line(json::parse(R"({"question_id": 1, "messages": [7]})")));
   EXPECT_FALSE(published_line(json::parse(R"({"question_id": 1, "turns": []})")));
   EXPECT_FALSE(published_line(json::parse(R"({"question": "without an answer"})")));
 }
