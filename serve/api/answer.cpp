@@ -77,6 +77,11 @@ ApiAnswer::ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const
   state_.choices.resize(choices_of(state_.request));
   if (state_.request.tools && state_.request.stream)
     for (ApiChoice& choice : state_.choices) choice.parser.emplace(*state_.request.tools);
+  for (ApiChoice& choice : state_.choices) {
+    if (!state_.request.channels) break;
+    choice.channel_tokens.emplace(*state_.request.channels);
+    if (state_.request.stream) choice.channels.emplace(*state_.request.channels);
+  }
   if (!state_.request.thoughts) return;
   for (ApiChoice& choice : state_.choices) {
     choice.thought_tokens.emplace(*state_.request.thoughts);
@@ -160,8 +165,10 @@ void ApiAnswer::emitted(size_t index, const Emit& emit) {
                                 emit.prompt_logprobs.end());
   if (state_.request.is_scored_only || emit.ids.empty()) return;
   choice.tokens += static_cast<int64_t>(emit.ids.size());
-  if (choice.thought_tokens)
-    for (const TokenId id : emit.ids) choice.thought_tokens->add(shown_bytes(id, state_.tokenizer));
+  for (const TokenId id : emit.ids) {
+    if (choice.thought_tokens) choice.thought_tokens->add(shown_bytes(id, state_.tokenizer));
+    if (choice.channel_tokens) choice.channel_tokens->add(shown_bytes(id, state_.tokenizer));
+  }
   if (state_.request.stream) {
     has_said_ = true;
     return shape_->part(index, emit, *reply_);

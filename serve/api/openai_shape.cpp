@@ -28,7 +28,7 @@ class OpenAiShape final : public ReplyShape {
     if (emit.text.empty() && emit.logprobs.empty() && !tells_ids) return;  // the text is held back
     begin_choice(index, reply);
     json logprobs = logprobs_of(choice, emit.logprobs);
-    if (choice.parser || choice.thoughts) {
+    if (state_.has_parts()) {
       json ids = tells_ids ? ids_json(emit.ids) : json();
       return stream_events(index, state_.events(index, &emit.text), std::move(logprobs), std::move(ids),
                            reply);
@@ -41,8 +41,7 @@ class OpenAiShape final : public ReplyShape {
 
   void end_choice(size_t index, HttpReply& reply) override {
     begin_choice(index, reply);
-    if (state_.choices[index].parser || state_.choices[index].thoughts)
-      stream_events(index, state_.events(index, nullptr), nullptr, nullptr, reply);
+    if (state_.has_parts()) stream_events(index, state_.events(index, nullptr), nullptr, nullptr, reply);
     const json reason = reason_of(index, state_.has_called(index));
     stream(is_chat() ? choice_json(index, "delta", json::object(), nullptr, reason)
                      : choice_json(index, "text", "", nullptr, reason),
@@ -207,7 +206,7 @@ class OpenAiShape final : public ReplyShape {
   json whole_usage() const {
     json all = usage();
     all["prompt_tokens_details"] = {{"cached_tokens", state_.cached_tokens()}};
-    if (state_.request.thoughts)
+    if (state_.request.thoughts || state_.request.channels)
       all["completion_tokens_details"] = {{"reasoning_tokens", state_.thought_tokens()}};
     return all;
   }
@@ -245,8 +244,10 @@ int64_t ApiAnswerState::tokens() const {
 
 int64_t ApiAnswerState::thought_tokens() const {
   int64_t sum = 0;
-  for (const ApiChoice& choice : choices)
+  for (const ApiChoice& choice : choices) {
     if (choice.thought_tokens) sum += choice.thought_tokens->count();
+    if (choice.channel_tokens) sum += choice.channel_tokens->count();
+  }
   return sum;
 }
 
@@ -269,8 +270,26 @@ std::string ApiAnswerState::call_id(size_t choice, const ToolEvent& call) const 
 
 namespace {
 
+// What parses a text; null: it has none of these.
+struct Parsers {
+  ThoughtParser* thoughts = nullptr;
+  ToolCallParser* calls = nullptr;
+  ChannelParser* channels = nullptr;  // does all the work
+};
+
+template <class Parser>
+Parser* address(std::optional<Parser>& parser) {
+  return parser ? &*parser : nullptr;
+}
+
 // Events for a piece of a text, or for its end. Calls are looked for in the answer alone.
-std::vector<ToolEvent> events_of(const std::string* piece, ThoughtParser* thoughts, ToolCallParser* calls) {
+std::vector<ToolEvent> events_of(const std::string* piece, const Parsers& parsers) {
+  const auto& [thoughts, calls, channels] = parsers;
+  if (channels) {
+    std::vector<ToolEvent> events;
+    piece ? channels->append(*piece, events) : channels->finish(events);
+    return events;
+  }
   std::vector<TextPart> parts;
   if (!thoughts && piece)
     parts.push_back({.text = *piece});
@@ -295,13 +314,14 @@ ReplyContent ApiAnswerState::content(size_t choice) const {
   const std::string& whole = choices[choice].text;
   if (!has_parts()) return {.reasoning = {}, .text = whole, .calls = {}};
   std::optional<ThoughtParser> thoughts;
-  std::optional<ToolCallParser> parser;
+  std::optional<ToolCallParser> calls;
+  std::optional<ChannelParser> channels;
   if (request.thoughts) thoughts.emplace(*request.thoughts);
-  if (request.tools) parser.emplace(*request.tools);
-  ThoughtParser* const thinks = thoughts ? &*thoughts : nullptr;
-  ToolCallParser* const calls = parser ? &*parser : nullptr;
-  std::vector<ToolEvent> events = events_of(&whole, thinks, calls);
-  std::ranges::move(events_of(nullptr, thinks, calls), std::back_inserter(events));
+  if (request.tools) calls.emplace(*request.tools);
+  if (request.channels) channels.emplace(*request.channels);
+  const Parsers parsers{address(thoughts), address(calls), address(channels)};
+  std::vector<ToolEvent> events = events_of(&whole, parsers);
+  std::ranges::move(events_of(nullptr, parsers), std::back_inserter(events));
   ReplyContent out;
   for (const ToolEvent& event : events) {
     if (event.kind == ToolEvent::Kind::kThought) out.reasoning += event.text;
@@ -315,12 +335,13 @@ ReplyContent ApiAnswerState::content(size_t choice) const {
 
 std::vector<ToolEvent> ApiAnswerState::events(size_t choice, const std::string* piece) {
   ApiChoice& of = choices[choice];
-  return events_of(piece, of.thoughts ? &*of.thoughts : nullptr, of.parser ? &*of.parser : nullptr);
+  return events_of(piece, {address(of.thoughts), address(of.parser), address(of.channels)});
 }
 
 bool ApiAnswerState::has_called(size_t choice) const {
-  const auto& parser = choices[choice].parser;
-  return parser && parser->calls() > 0;
+  const ApiChoice& of = choices[choice];
+  if (of.channels) return of.channels->calls() > 0;
+  return of.parser && of.parser->calls() > 0;
 }
 
 std::unique_ptr<ReplyShape> make_openai_shape(ApiAnswerState& state) {

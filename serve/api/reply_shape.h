@@ -29,7 +29,9 @@ struct ApiChoice {
   RequestMetrics metrics;
   std::optional<ToolCallParser> parser;   // of a stream that may have calls of tools
   std::optional<ThoughtParser> thoughts;  // of a stream that may have reasoning
+  std::optional<ChannelParser> channels;  // of a stream with channels
   std::optional<ThoughtCounter> thought_tokens;
+  std::optional<ChannelCounter> channel_tokens;
 };
 
 // A whole text, with reasoning and tool calls separated.
@@ -52,7 +54,7 @@ struct ApiAnswerState {
   int64_t tokens() const;          // of all choices
   int64_t thought_tokens() const;  // of these
   // Whether a text consists of parts: reasoning, answer, calls.
-  bool has_parts() const { return request.tools || request.thoughts; }
+  bool has_parts() const { return request.tools || request.thoughts || request.channels; }
   // Cached tokens of every prompt, counted once, for its first choice. Known at the end.
   int64_t cached_tokens() const;
   std::string call_id(size_t choice, const ToolEvent& call) const;

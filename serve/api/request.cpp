@@ -171,12 +171,23 @@ Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder&
   return prompts;
 }
 
+// Templates with channels print the reasoning before a call as "thinking", and refuse it beside a content.
+void rename_thoughts(std::vector<ChatMessage>& messages) {
+  for (ChatMessage& message : messages) {
+    const auto thought = message.fields.find("reasoning_content");
+    if (thought == message.fields.end()) continue;
+    message.fields["thinking"] = *thought;
+    if (message.fields.contains("tool_calls")) message.content.clear(), message.parts.clear();
+  }
+}
+
 // `names`: of the messages, for errors (take_conversation).
 Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBuilder& builder,
                                                const std::optional<ToolUse>& tools = {},
                                                std::span<const std::string> names = {}) {
   ASSIGN_OR_RETURN(Conversation chat, take_conversation(body, names));
   if (tools) chat.options.tools = tools->definitions;
+  if (has_channels(builder.chat_template())) rename_thoughts(chat.messages);
   auto text = builder.render(chat.messages, chat.options);
   if (!text.ok() && text.status().message().starts_with('"')) return text.status();  // names a field already
   if (!text.ok()) return text.status().in("\"messages\"");
@@ -198,6 +209,14 @@ bool opens_thoughts(std::span<const TokenId> prompt, const Tokenizer& tokenizer)
   std::string end = tokenizer.decode(prompt.last(std::min(prompt.size(), kMarkTokens)));
   end.erase(end.find_last_not_of(" \t\r\n") + 1);
   return end.ends_with("<think>");
+}
+
+// A call ends a turn, as the end of the answer does.
+void add_stops_of_channels(Request& request, const Tokenizer& tokenizer) {
+  if (request.ignore_eos) return;
+  for (const std::string_view mark : {channel_marks::kCall, channel_marks::kReturn})
+    if (const auto id = tokenizer.find(mark); id && tokenizer.is_special(*id))
+      request.stop_ids.push_back(*id);
 }
 
 // An error if a request asks for drafts of a server that has no drafter.
@@ -365,10 +384,13 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   RETURN_IF_ERROR(take(body, "include_reasoning", tells_thoughts));
   // A form has no place for thoughts.
   const bool may_think = kind == ApiKind::kChat && parts_thoughts && !structure.grammar;
+  const bool may_have_channels = may_think || out.tools;
   ASSIGN_OR_RETURN(Request parameters,
                    read_parameters(kind, body, defaults, structure, max_tokens, out, builder));
   if (!skips_special_tokens)
     parameters.shown = special_tokens(builder.tokenizer());
+  else if (has_channels(builder.chat_template()) && may_have_channels)
+    parameters.shown = shown_tokens(ToolFormat::kChannels, builder.tokenizer());
   else if (out.tools)
     parameters.shown = shown_tokens(out.tools->format, builder.tokenizer());
   ASSIGN_OR_RETURN(auto prompts, kind == ApiKind::kChat ? read_chat(body, builder, structure.tools, names)
@@ -376,7 +398,13 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
   if (prompts.size() * static_cast<size_t>(n) > most)
     return invalid_argument(
         fmt::format("\"n\" {} times {} prompts: at most {} texts at once", n, prompts.size(), most));
-  if (may_think && has_thoughts(builder.chat_template()))
+  if (may_have_channels && has_channels(builder.chat_template())) {
+    out.channels = {.opening = channel_opening(prompts.front().ids, builder.tokenizer()),
+                    .parts_thoughts = parts_thoughts,
+                    .tells_thoughts = tells_thoughts,
+                    .may_call = out.tools.has_value()};
+    add_stops_of_channels(parameters, builder.tokenizer());
+  } else if (may_think && has_thoughts(builder.chat_template()))
     out.thoughts = {.is_open = opens_thoughts(prompts.front().ids, builder.tokenizer()),
                     .is_told = tells_thoughts};
   for (Prompt& prompt : prompts) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "requests/request_builder.h"
+#include "serve/api/channel_parser.h"
 #include "serve/api/thought_parser.h"
 #include "serve/api/tool_format.h"
 
@@ -39,6 +40,7 @@ struct ApiRequest {
   std::string synthetic_acceptance;                // the server's, if it has one
   std::optional<ToolReading> tools;                // the text is scanned for calls
   std::optional<ThoughtReading> thoughts;          // the text is scanned for reasoning
+  std::optional<ChannelReading> channels;          // the text has channels, in place of the two above
   std::shared_ptr<const nlohmann::json> repeated;  // of /v1/responses (repeated_in_response)
 };
 

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 constexpr std::string_view kSpaces = " \t\r\n";
 constexpr size_t kMaxHead = 256;  // bytes of a name or key, with what stands around it
 
-std::string trimmed(std::string_view text) {
+std::string without_blanks(std::string_view text) {
   const size_t from = text.find_first_not_of(kSpaces);
   if (from == std::string_view::npos) return {};
   return std::string(text.substr(from, text.find_last_not_of(kSpaces) + 1 - from));
@@ -113,7 +113,7 @@ bool TaggedCallParser::read_head(std::vector<ToolEvent>& events) {
   const bool is_open = tags_.name_end.empty();
   const size_t end = is_open ? pending_.find('<') : pending_.find(tags_.name_end);
   if (end == std::string::npos && pending_.size() <= kMaxHead) return false;
-  const std::string name = trimmed(std::string_view(pending_).substr(0, end));
+  const std::string name = without_blanks(std::string_view(pending_).substr(0, end));
   if (end == std::string::npos || name.empty() || name.size() > kMaxHead ||
       name.find_first_of("<>{}\"\n\t ") != std::string::npos)
     return give_up(events);
@@ -139,10 +139,10 @@ bool TaggedCallParser::read_json_head(std::vector<ToolEvent>& events) {
   std::string head = pending_.substr(0, std::min(end, kMaxHead + 1));
   const size_t at = head.find(tags_.name_end);
   if (end == std::string::npos || head.size() > kMaxHead || at == std::string::npos) return give_up(events);
-  std::string rest = trimmed(std::string_view(head).substr(at + tags_.name_end.size()));
+  std::string rest = without_blanks(std::string_view(head).substr(at + tags_.name_end.size()));
   if (const size_t fence = rest.find("```"); fence != std::string::npos)
-    rest = trimmed(rest.substr(0, fence));
-  std::string id, name = rest.empty() ? trimmed(std::string_view(head).substr(0, at)) : rest;
+    rest = without_blanks(rest.substr(0, fence));
+  std::string id, name = rest.empty() ? without_blanks(std::string_view(head).substr(0, at)) : rest;
   if (reading_.format == ToolFormat::kKimi) {
     id = name;
     if (name.starts_with("functions.")) name.erase(0, 10);
@@ -181,7 +181,7 @@ bool TaggedCallParser::read_keys(std::vector<ToolEvent>& events) {
       if (!tags_.value.empty() && !open.starts_with(tags_.value) && tags_.value.starts_with(open))
         return false;
       if (open.starts_with(tags_.value) || tags_.value.empty()) {
-        const std::string key = trimmed(rest.substr(tags_.key.size(), end - tags_.key.size()));
+        const std::string key = without_blanks(rest.substr(tags_.key.size(), end - tags_.key.size()));
         say((std::exchange(has_keys_, true) ? ", " : "{") + json_text(nlohmann::json(key)) + ": ", events);
         types_ = tool_ < reading_.parameters.size() ? types_of(reading_.parameters[tool_], key) : uint8_t{0};
         if (types_ == 0) types_ = kText;
@@ -234,7 +234,7 @@ bool TaggedCallParser::read_value(std::vector<ToolEvent>& events) {
 // A value that may be other than a text: JSON, if it is of one of the types; Python's names of constants are
 // what templates without a filter print. Anything else is a text.
 void TaggedCallParser::say_value(std::string_view written, std::vector<ToolEvent>& events) const {
-  std::string value = trimmed(written);
+  std::string value = without_blanks(written);
   if (value == "True" || value == "False") value[0] = static_cast<char>(value[0] - 'A' + 'a');
   if (value == "None") value = "null";
   const auto parsed = parse_ordered_json(value, "a value");

@@ -8,6 +8,7 @@
 
 #include "base/json_text.h"
 #include "requests/asked_form.h"
+#include "serve/api/channel_parser.h"
 #include "serve/api/xml_grammar.h"
 
 namespace outrider {
@@ -100,6 +101,20 @@ struct CallRules {
   std::string of_tags() const;
 };
 
+// Thoughts and what precedes a call, as messages of their own; then a call, which ends the answer, or text.
+std::string channel_rules(bool may_have_text, bool has_form, const Tokenizer& tokenizer) {
+  using namespace channel_marks;
+  const auto mark = [&](std::string_view text) { return lark_of(text, tokenizer); };
+  const std::string end = mark(kEnd);
+  std::string out =
+      fmt::format("before: {} (\"analysis\" | \"commentary\") {} inner {} \"assistant\"\ninner{}: TEXT {}\n",
+                  mark(kChannel), mark(kMessage), mark(kStart), end.starts_with('<') ? "" : "[lazy]", end);
+  out += "TEXT: /(.|\\n)*/\n";
+  if (!may_have_text && !has_form) return out + "calls: before* body\n";
+  return out + fmt::format("calls: before* body | before* {} \"final\" {} {}\n", mark(kChannel),
+                           mark(kMessage), has_form ? "form" : "TEXT");
+}
+
 std::string CallRules::of_hermes() const {
   if (!may_have_text)
     return fmt::format("calls: one{}\none: {} \"\\n\" body \"\\n\" {}\n",
@@ -152,6 +167,11 @@ std::string call_rule(size_t i, const std::string& name, ToolFormat format, cons
     case ToolFormat::kDeepSeekV3:
       return fmt::format(R"(call_{}: "function" {} "{}\n```json\n" args_{} "\n```")", i, separator, name, i) +
              '\n';
+    case ToolFormat::kChannels:
+      return fmt::format("call_{}: {} \"commentary to=functions.{} \" {} \"json\" {} args_{}\n", i,
+                         lark_of(channel_marks::kChannel, tokenizer), name,
+                         lark_of(channel_marks::kConstrain, tokenizer),
+                         lark_of(channel_marks::kMessage, tokenizer), i);
     case ToolFormat::kKimi:
       return fmt::format("call_{}: \"functions.{}:\" /[0-9]+/ {} args_{}\n", i, name, separator, i);
     case ToolFormat::kMistralNamed:
@@ -172,7 +192,6 @@ struct OtherFormat {
   std::string_view mark, name;
 };
 constexpr OtherFormat kOtherFormats[] = {
-    {"<|channel|>", "channels (gpt-oss)"},
     {"minimax[", "]<]minimax[>[ (MiniMax)"},
     {"<function=", "<function=NAME> (Functionary)"},
     {"\xEF\xBD\x9C"
@@ -211,14 +230,15 @@ std::string lark_of(std::string_view text, const Tokenizer& tokenizer) {
 
 Result<ToolFormat> tool_format_of(std::string_view chat_template) {
   constexpr const char* kKnown =
-      "known are the formats of Hermes and Qwen, Llama 3, Mistral, GLM-4.5, MiniMax-M2, DeepSeek V3 and "
-      "Kimi K2";
+      "known are the formats of Hermes and Qwen, Llama 3, Mistral, GLM-4.5, MiniMax-M2, DeepSeek V3, "
+      "Kimi K2 and gpt-oss";
   if (!has(chat_template, "tools"))
     return unsupported("\"tools\": the model's chat template has none; leave them out");
   if (has(chat_template, "[TOOL_CALLS]"))
     return has(chat_template, "[CALL_ID]") ? ToolFormat::kMistralIds
            : has(chat_template, "[ARGS]")  ? ToolFormat::kMistralNamed
                                            : ToolFormat::kMistral;
+  if (has_channels(chat_template)) return ToolFormat::kChannels;
   if (const auto tagged = tagged_format(chat_template)) return *tagged;
   const bool is_hermes = has(chat_template, "<tool_call>");
   const bool is_llama = has(chat_template, "\"parameters\": ") && has(chat_template, "ipython");
@@ -237,6 +257,7 @@ std::vector<std::string_view> call_marks(ToolFormat format) {
   if (const CallTags* const tags = tags_of(format))
     return {tags->begin, tags->call,      tags->name_end, tags->key, tags->key_end,
             tags->value, tags->value_end, tags->call_end, tags->end};
+  if (format == ToolFormat::kChannels) return {channel_marks::kAll.begin(), channel_marks::kAll.end()};
   return {call_begin(format), "</tool_call>", "[ARGS]", "[CALL_ID]", "<|python_tag|>"};
 }
 
@@ -247,6 +268,8 @@ std::string_view call_begin(ToolFormat format) {
       return "<tool_call>";
     case ToolFormat::kLlama:
       return "";
+    case ToolFormat::kChannels:
+      return channel_marks::kChannel;
     default:
       return "[TOOL_CALLS]";
   }
@@ -262,9 +285,10 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
   const bool is_xml = tags && !tags->key.empty();
   const bool has_form = form && !is_required;  // false: the text consists of calls only
   std::string lark = "%llguidance {}\nstart: calls";
+  const bool has_channels = format == ToolFormat::kChannels;  // a form is in one of them
   if (has_form) {
     ASSIGN_OR_RETURN(const std::string rule, rule_of_form(*form));
-    lark += " | form\n" + rule;
+    lark += (has_channels ? "\n" : " | form\n") + rule;
   } else {
     lark += '\n';
   }
@@ -275,11 +299,15 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
                         .end = lark_of(tags ? tags->end : "</tool_call>", tokenizer),
                         .call = tags ? lark_of(tags->call, tokenizer) : "",
                         .call_end = tags ? lark_of(tags->call_end, tokenizer) : ""};
-  lark +=
-      is_xml ? xml_calls(
-                   {.format = format, .are_several = rules.are_several, .may_have_text = rules.may_have_text},
-                   tokenizer)
-             : rules.lark();
+  if (has_channels)
+    lark += channel_rules(rules.may_have_text, has_form, tokenizer);
+  else
+    lark +=
+        is_xml
+            ? xml_calls(
+                  {.format = format, .are_several = rules.are_several, .may_have_text = rules.may_have_text},
+                  tokenizer)
+            : rules.lark();
   std::vector<std::string> names;
   for (size_t i = 0; i < use.tools.size(); ++i) {
     const Tool& tool = use.tools[i];

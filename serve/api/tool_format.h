@@ -41,6 +41,8 @@ enum class ToolFormat : uint8_t {
   kMiniMax,     // <minimax:tool_call>\n<invoke name="NAME">\n<parameter name="KEY">VALUE</parameter>\n...
   kDeepSeekV3,  // function SEPARATOR NAME\n```json\n{...}\n``` between special tokens (V3, R1)
   kDeepSeek,    // NAME SEPARATOR {...} between special tokens (V3.1)
+  kChannels,    // <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> (gpt-oss,
+                // channel_parser.h)
   kKimi,        // functions.NAME:NUMBER SEPARATOR {...} between special tokens (K2)
 };
 

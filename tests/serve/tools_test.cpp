@@ -171,7 +171,7 @@ TEST(ToolFormats, AreToldByWhatTheTemplateWrites) {
   };
   refused("{{ messages }}", "has none");
   refused("{{ tools }}<function=f>{}</function>", "Functionary");
-  refused("{{ tools }}<|channel|>commentary to=functions", "gpt-oss");
+  is("{{ tools }}<|channel|>commentary to=functions.f<|message|>", ToolFormat::kChannels);
   is("{{ tools }}<tool_call>\n<function=f>\n<parameter=p>", ToolFormat::kQwenXml);
   is("{{ tools }}<seed:tool_call>\n<function=f>\n<parameter=p>", ToolFormat::kSeed);
   is("{{ tools }}<tool_call>f\n<arg_key>k</arg_key>", ToolFormat::kGlm);
