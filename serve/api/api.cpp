@@ -36,6 +36,11 @@ constexpr const char* kJson = "application/json";
 ApiError request_error(const Status& status) {
   if (status.code() == StatusCode::kNotFound)
     return {.status = 404, .message = status.message(), .param = "model", .code = "model_not_found"};
+  if (status.code() == StatusCode::kUnavailable)  // of the operator, not of the request
+    return {.status = 501,
+            .message = status.message(),
+            .param = param_of(status.message()),
+            .code = "no_grammar_library"};
   const bool is_too_long = status.code() == StatusCode::kResourceExhausted;
   const bool names_field = status.code() != StatusCode::kMalformed;
   return {.status = 400,
@@ -541,6 +546,12 @@ Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Prepara
   ASSIGN_OR_RETURN(auto grammars, make_grammars(prepared, options.grammar_library));
   if (const auto library = grammars->library_file(); library.ok() && !options.cluster.quiet)
     std::fprintf(stderr, "outrider: structured output uses %s\n", library->c_str());
+  else if (!library.ok() && !options.cluster.quiet && chat.ok() && tool_format_of((*chat)->source()).ok())
+    std::fputs(
+        "outrider: there is no llguidance: forms, and tools that must be called or are strict, are refused "
+        "with "
+        "501; run `pip install llguidance` and start again, or give --grammar-library FILE\n",
+        stderr);
   auto api = std::make_unique<ServedApi>(options, prepared, std::move(chat), std::move(grammars),
                                          std::move(api_keys), responses, engine, std::move(background),
                                          std::move(spans));

@@ -41,8 +41,8 @@ class Compiler final : public GrammarCompiler {
     const auto& library = loaded();
     if (library.ok()) return {};
     if (library.status().code() != StatusCode::kNotFound)
-      return unsupported(fmt::format("its library cannot be used: {}", library.status().message()));
-    return unsupported(
+      return unavailable(fmt::format("its library cannot be used: {}", library.status().message()));
+    return unavailable(
         "run `pip install llguidance` and start again, or give --grammar-library FILE: there is no library "
         "for "
         "it, neither libllguidance.so where the system finds libraries nor llguidance among the packages of "
