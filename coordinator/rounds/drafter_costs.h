@@ -17,7 +17,7 @@
 
 namespace outrider {
 
-// What the drafts of one kind of worker have shown, apart from the present size of the pool.
+// Cost and acceptance of the drafts of one kind of worker. They do not depend on the size of the pool.
 struct WorkerRecord {
   WorkerCost cost;
   AcceptanceEwma acceptance{0.7, 10, 0.99};

@@ -11,7 +11,7 @@ namespace {
 
 int32_t ceil_of(int32_t part, int32_t whole) { return (part + whole - 1) / whole; }
 
-// The best rate of a group of which `drafted` sequences have drafts, at most `most` of them at one worker.
+// The best rate of a group with drafts for `drafted` sequences. A worker has at most `most` of these.
 double rate_of(const DraftedBatch& batch, int32_t drafted, int32_t most) {
   double best = batch.sequences / batch.cost->verify_seconds(batch.sequences, batch.context);
   for (int32_t gamma = 1; drafted > 0 && gamma <= batch.gamma_max; ++gamma) {
@@ -28,6 +28,7 @@ double rate_of(std::span<const DraftedBatch> batches, int32_t drafted, int32_t w
   const int32_t most = workers > 0 ? ceil_of(drafted, workers) : 0;
   double rate = 0;
   for (const DraftedBatch& batch : batches) {
+    if (batch.sequences == 0) continue;
     const int32_t here = std::min(batch.sequences, drafted);
     drafted -= here;
     rate += rate_of(batch, here, most);

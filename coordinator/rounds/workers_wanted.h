@@ -1,7 +1,7 @@
 // The number of draft workers that pays (outrider_draft_workers_wanted), by the cost model of the draft
 // length policies. Pure.
 //
-// B_g sequences decode in target group g, M in all groups. With w workers m = min(M, w * room) of them have
+// B_g sequences decode in target group g, M in all groups. With w workers m = min(M, w * room) sequences have
 // drafts, and the busiest worker has n = ceil(m / w). The others decode plainly in the same passes. With
 // drafts of c tokens, a round of group g takes
 //
@@ -29,7 +29,7 @@ namespace outrider {
 struct DraftedBatch {
   int32_t sequences = 0;            // B_g
   int64_t context = 0;              // summed over them
-  const CostModel* cost = nullptr;  // V_g and x
+  const CostModel* cost = nullptr;  // V_g and x; null: no sequences
   DraftCost worker;                 // s and f
   double acceptance = 0;            // a
   int32_t gamma_max = 0;            // of c

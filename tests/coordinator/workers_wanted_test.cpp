@@ -70,6 +70,13 @@ TEST(WorkersWanted, NoneForNoRequest) {
   EXPECT_EQ(wanted(batch(unknown, 0, {})), 0);
 }
 
+TEST(WorkersWanted, AGroupThatIsLostOrDraftsItselfCountsAsEmpty) {
+  const auto cost = passes(10, 0);
+  const DraftedBatch lost{.gamma_max = 4}, busy = batch(*cost, 2, {.per_step = 1, .per_further = 1});
+  EXPECT_EQ(workers_wanted(std::array{lost}, 100), 0);
+  EXPECT_EQ(workers_wanted(std::array{lost, busy}, 100), 2);
+}
+
 TEST(WorkersWanted, OneToMeasureWhatNoWorkerHasShown) {
   const CostModel unknown;
   EXPECT_EQ(wanted(batch(unknown, 7, {})), 1);
