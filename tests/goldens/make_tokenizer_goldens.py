@@ -124,6 +124,17 @@ def sentencepiece_style(model, normalizer, pre_tokenizer):
     return tokenizer
 
 
+def gemma_style(model):
+    """Gemma 3 and 4: merges run over the whole text, and none of its spaces is cut."""
+    tokenizer = with_model(model, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(special("<unk>", "<s>", "</s>"))
+    tokenizer.post_processor = bos_template("<s>")(tokenizer)
+    return tokenizer
+
+
 def split(pattern):
     return pre_tokenizers.Split(Regex(pattern), behavior="isolated")
 
@@ -148,6 +159,7 @@ def tokenizers_of(byte_model, piece_model):
     yield "llama2_legacy", sentencepiece_style(piece_model, legacy, None)
     yield "llama2_first", sentencepiece_style(
         piece_model, None, pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False))
+    yield "gemma", gemma_style(piece_model)
     yield "metaspace", sentencepiece_style(piece_model, None, pre_tokenizers.Metaspace(prepend_scheme="always", split=True))
 
 

@@ -53,6 +53,7 @@ TEST_P(RealTemplate, RendersLikeJinja) {
 
 INSTANTIATE_TEST_SUITE_P(Families, RealTemplate,
                          testing::Values("Qwen-Qwen2.5-7B-Instruct.jinja", "Qwen-Qwen3-0.6B.jinja",
+                                         "google-gemma-4-31B-it.jinja",
                                          "meta-llama-Llama-3.1-8B-Instruct.jinja"),
                          [](const auto& file) {
                            std::string name = file.param;

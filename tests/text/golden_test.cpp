@@ -65,7 +65,7 @@ TEST_P(TokenizerJsonGolden, StreamEqualsDecode) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerJsonGolden,
                          testing::Values("gpt2", "llama3", "qwen", "digits", "llama2_legacy", "llama2_first",
-                                         "metaspace"),
+                                         "gemma", "metaspace"),
                          [](const auto& kind) { return std::string(kind.param); });
 INSTANTIATE_TEST_SUITE_P(Kinds, ByteLevelGolden, testing::Values("gpt2", "llama3", "qwen", "digits"),
                          [](const auto& kind) { return std::string(kind.param); });

@@ -33,7 +33,8 @@ TEST_P(LongText, IsEncodedInTime) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, LongText, testing::Values("gpt2", "qwen", "llama2_legacy", "sentencepiece"),
+INSTANTIATE_TEST_SUITE_P(Kinds, LongText,
+                         testing::Values("gpt2", "qwen", "llama2_legacy", "gemma", "sentencepiece"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

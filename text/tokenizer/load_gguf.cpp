@@ -1,4 +1,5 @@
-// Tokenizers that GGUF files carry: byte-level BPE ("gpt2") and SentencePiece BPE ("llama").
+// Tokenizers that GGUF files carry: byte-level BPE ("gpt2"), SentencePiece BPE ("llama"), and merges of whole
+// texts ("gemma4").
 #include <fmt/format.h>
 
 #include <array>
@@ -81,15 +82,17 @@ Result<json> post_processor_of(const GgufContent& content, const GgufVocabulary&
       {"special_tokens", {{token, {{"id", token}, {"ids", {*bos}}, {"tokens", {token}}}}}}};
 }
 
-// The same as tokenizer.json has it.
-Result<json> bpe_json(const GgufContent& content, const std::string& name) {
-  ASSIGN_OR_RETURN(const GgufVocabulary words, vocabulary_of(content, name));
+// Parts of a tokenizer.json: the vocabulary, the tokens that are found in texts, and the merges.
+struct BpeParts {
+  json vocabulary = json::object(), added = json::array(), merges = json::array();
+};
+
+Result<BpeParts> bpe_parts(const GgufContent& content, const GgufVocabulary& words, const std::string& name) {
   const GgufArray* merges = gguf_array(content, "tokenizer.ggml.merges");
   if (!merges) return malformed(name + ": has no tokenizer.ggml.merges");
-  ASSIGN_OR_RETURN(const std::optional<std::string> pre, gguf_text(content, "tokenizer.ggml.pre", name));
-  if (!pre) return unsupported(name + ": has no tokenizer.ggml.pre; convert the model again");
-  ASSIGN_OR_RETURN(const GgufPreTokenizer* known, pre_tokenizer_named(*pre, name));
-  json vocabulary = json::object(), added = json::array();
+  BpeParts parts;
+  json& vocabulary = parts.vocabulary;
+  json& added = parts.added;
   for (uint64_t id = 0; id < words.tokens->count; ++id) {
     const std::string token(words.tokens->texts[id]);
     const int64_t type = words.type(id);
@@ -105,18 +108,54 @@ Result<json> bpe_json(const GgufContent& content, const std::string& name) {
     if (!vocabulary.emplace(token, id).second)
       return malformed(fmt::format("{}: token {} is there twice: {}", name, id, printable(token)));
   }
-  json pairs = json::array();
-  for (const std::string_view merge : merges->texts) pairs.push_back(std::string(merge));
+  for (const std::string_view merge : merges->texts) parts.merges.push_back(std::string(merge));
+  return parts;
+}
+
+// The same as tokenizer.json has it.
+Result<json> bpe_json(const GgufContent& content, const std::string& name) {
+  ASSIGN_OR_RETURN(const GgufVocabulary words, vocabulary_of(content, name));
+  ASSIGN_OR_RETURN(const BpeParts parts, bpe_parts(content, words, name));
+  ASSIGN_OR_RETURN(const std::optional<std::string> pre, gguf_text(content, "tokenizer.ggml.pre", name));
+  if (!pre) return unsupported(name + ": has no tokenizer.ggml.pre; convert the model again");
+  ASSIGN_OR_RETURN(const GgufPreTokenizer* known, pre_tokenizer_named(*pre, name));
   ASSIGN_OR_RETURN(const json post_processor, post_processor_of(content, words, known->begins, name));
   return json{
-      {"added_tokens", added},
+      {"added_tokens", parts.added},
       {"normalizer", known->composes ? json{{"type", "NFC"}} : json()},
       {"pre_tokenizer", pre_tokenizer_of(*known)},
       {"post_processor", post_processor},
       {"decoder",
        {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
       {"model",
-       {{"type", "BPE"}, {"ignore_merges", known->ignore_merges}, {"vocab", vocabulary}, {"merges", pairs}}}};
+       {{"type", "BPE"},
+        {"ignore_merges", known->ignore_merges},
+        {"vocab", parts.vocabulary},
+        {"merges", parts.merges}}}};
+}
+
+// Gemma 4's: spaces become U+2581, merges run over the whole text, and bytes stand for other characters.
+Result<json> whole_text_bpe_json(const GgufContent& content, const std::string& name) {
+  ASSIGN_OR_RETURN(const GgufVocabulary words, vocabulary_of(content, name));
+  ASSIGN_OR_RETURN(const BpeParts parts, bpe_parts(content, words, name));
+  ASSIGN_OR_RETURN(const json post_processor, post_processor_of(content, words, true, name));
+  constexpr const char* kSpace = "\u2581";
+  json model{{"type", "BPE"},
+             {"byte_fallback", true},
+             {"fuse_unk", true},
+             {"vocab", parts.vocabulary},
+             {"merges", parts.merges}};
+  if (parts.vocabulary.contains("<unk>")) model["unk_token"] = "<unk>";
+  return json{{"added_tokens", parts.added},
+              {"normalizer", {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}}},
+              {"post_processor", post_processor},
+              {"decoder",
+               {{"type", "Sequence"},
+                {"decoders",
+                 {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
+                  {{"type", "ByteFallback"}},
+                  {{"type", "Fuse"}}}}}},
+              {"model", model}};
 }
 
 Result<SentencePieceModel> sentencepiece_of(const GgufContent& content, const std::string& name) {
@@ -170,9 +209,13 @@ Result<std::unique_ptr<Tokenizer>> load_gguf_tokenizer(const std::filesystem::pa
     ASSIGN_OR_RETURN(const json root, bpe_json(content, name));
     return tokenizer_from_json(root, name);
   }
+  if (*kind == "gemma4") {
+    ASSIGN_OR_RETURN(const json root, whole_text_bpe_json(content, name));
+    return tokenizer_from_json(root, name);
+  }
   if (*kind != "llama")
-    return unsupported(
-        fmt::format("{}: tokenizer.ggml.model is {}; supported are gpt2 and llama", name, printable(*kind)));
+    return unsupported(fmt::format("{}: tokenizer.ggml.model is {}; supported are gpt2, llama and gemma4",
+                                   name, printable(*kind)));
   ASSIGN_OR_RETURN(const SentencePieceModel model, sentencepiece_of(content, name));
   ASSIGN_OR_RETURN(const GgufVocabulary words, vocabulary_of(content, name));
   return sentencepiece_tokenizer(model, ends_of(content, words, name), name);
