@@ -14,6 +14,14 @@ enum class KvType : uint8_t { kFloat32, kBFloat16 };
 
 constexpr int64_t element_bytes(KvType type) { return type == KvType::kBFloat16 ? 2 : 4; }
 
+// Keys and values of one layer, where layers differ.
+struct KvLayerSize {
+  int64_t kv_heads = 0;  // of this rank
+  int64_t head_dim = 0;
+  int64_t of = 0;  // the layer that holds them: itself, or an earlier one
+  bool operator==(const KvLayerSize&) const = default;
+};
+
 struct KvShape {
   int64_t layers = 0;
   int64_t kv_heads = 0;  // of this rank
@@ -25,7 +33,14 @@ struct KvShape {
   // place of keys and values.
   std::vector<bool> row_layers = {};  // by layer; empty: there are none
   int64_t row_size = 0;               // of this rank
+  std::vector<KvLayerSize> layer_sizes = {};  // by layer; empty: all have kv_heads and head_dim
 
+  KvLayerSize size(int64_t layer) const {
+    return layer_sizes.empty() ? KvLayerSize{kv_heads, head_dim, layer}
+                               : layer_sizes[static_cast<size_t>(layer)];
+  }
+  // Whether it has keys and values of its own.
+  bool holds(int64_t layer) const { return size(layer).of == layer; }
   bool keeps_row(int64_t layer) const {
     return !row_layers.empty() && row_layers[static_cast<size_t>(layer)];
   }

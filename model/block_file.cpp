@@ -66,10 +66,8 @@ Places places_of(const WeightMap& map) {
   const auto add = [&](const MatrixSource& source, Place place) {
     for (const TensorPart& part : source.parts) places.emplace(part.tensor->data.data(), place);
   };
-  add(map.head, Place::kVocabulary);
-  if (map.embedding) add(*map.embedding, Place::kVocabulary);
-  for (const LayerSources& layer : map.layers)
-    for (const MatrixSource* source : layer.matrices()) add(*source, Place::kLayer);
+  for (const MatrixSource* source : map.vocabulary_matrices()) add(*source, Place::kVocabulary);
+  for (const MatrixSource* source : map.layer_matrices()) add(*source, Place::kLayer);
   return places;
 }
 

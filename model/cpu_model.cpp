@@ -1,7 +1,10 @@
 #include "model/cpu_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <functional>
+#include <numbers>
 
 #include "model/activations.h"
 #include "model/kv/kv_shape_of.h"
@@ -29,17 +32,32 @@ IndexRange output_ids(const ShardPlan& plan, const ModelOptions& options) {
   return {0, std::min(plan.vocab.end, whole_tiles)};
 }
 
+std::vector<LayerPart> parts_of(const ModelConfig& config, const ShardPlan& plan) {
+  std::vector<LayerPart> parts;
+  for (int64_t i = 0; i < config.num_layers; ++i) parts.emplace_back(config, plan, config.layer(i));
+  return parts;
+}
+
+template <class Size>
+int64_t widest(std::span<const LayerPart> parts, Size size) {
+  int64_t most = 0;
+  for (const LayerPart& part : parts) most = std::max(most, std::invoke(size, part));
+  return most;
+}
+
 // Columns of what a layer's first product makes: queries, keys, values and the gate; or B, C and x of a short
 // convolution; or the kept row and the gate of a gated delta net.
-int64_t projected_columns(const ModelConfig& c, const ShardPlan& p) {
-  const int64_t queries = p.query_heads.size() * (c.attention_gate ? 2 : 1);
-  return std::max({(queries + 2 * p.kv_heads.size()) * c.head_dim, 3 * p.conv_channels.size(),
+int64_t projected_columns(const ModelConfig& c, const ShardPlan& p, std::span<const LayerPart> parts) {
+  int64_t columns = 0;
+  for (const LayerPart& part : parts)
+    columns = std::max(columns, (c.attention_gate ? 2 : 1) * part.q_size() + 2 * part.kv_size());
+  return std::max({columns, 3 * p.conv_channels.size(),
                    p.delta_net ? p.delta_net->row_size() + p.delta_net->value_size() : 0});
 }
 
 // Columns of what a layer's second product reads.
-int64_t mixed_columns(const ModelConfig& c, const ShardPlan& p) {
-  return std::max({p.query_heads.size() * c.head_dim, p.conv_channels.size(),
+int64_t mixed_columns(const ShardPlan& p, std::span<const LayerPart> parts) {
+  return std::max({widest(parts, &LayerPart::q_size), p.conv_channels.size(),
                    p.delta_net ? p.delta_net->value_size() : 0});
 }
 
@@ -60,13 +78,17 @@ DeltaNetShape delta_shape(const ModelConfig& c, const ShardPlan& p) {
 }  // namespace
 
 struct CpuModel::Activations {
-  Activations(const ModelConfig& c, const ShardPlan& p, const ModelOptions& o)
+  Activations(const ModelConfig& c, const ShardPlan& p, std::span<const LayerPart> parts,
+              const ModelOptions& o)
       : residual(o.max_rows, c.hidden_size),
         normed(o.max_rows, c.hidden_size),
-        qkv(o.max_rows, projected_columns(c, p)),
-        attended(o.max_rows, mixed_columns(c, p)),
-        gate_up(o.max_rows, 2 * p.mlp_columns.size()),
+        qkv(o.max_rows, projected_columns(c, p, parts)),
+        attended(o.max_rows, mixed_columns(p, parts)),
+        gate_up(o.max_rows, 2 * widest(parts, &LayerPart::mlp_columns)),
         partial(o.max_rows, c.hidden_size),
+        inputs(c.layer_input_size > 0 ? o.max_rows : 0, c.num_layers * c.layer_input_size),
+        projected_inputs(c.layer_input_size > 0 ? o.max_rows : 0, c.num_layers * c.layer_input_size),
+        input_gate(c.layer_input_size > 0 ? o.max_rows : 0, c.layer_input_size),
         squares(c.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
         last_hidden(o.max_logit_rows, c.hidden_size),
         logits(o.max_logit_rows, output_ids(p, o).size()),
@@ -80,6 +102,9 @@ struct CpuModel::Activations {
   ActivationRows attended;     // [rows, q of this rank], or its channels
   ActivationRows gate_up;      // [rows, gates, then ups of this rank]
   ActivationRows partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
+  ActivationRows inputs;       // [rows, layers * layer_input_size]: of the layers of the model
+  ActivationRows projected_inputs;  // the part of them that is projected from embeddings
+  ActivationRows input_gate;        // [rows, layer_input_size]
   Buffer<float> squares;       // [rows, 2]: sums of squares of q and k
   ActivationRows last_hidden;  // [logit rows, hidden]
   ActivationRows logits;       // [logit rows, output ids of this rank]
@@ -92,16 +117,19 @@ CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weig
     : config_(std::move(config)),
       options_(options),
       plan_(config_, options.shard),
+      parts_(parts_of(config_, plan_)),
       weights_(std::move(weights)),
       storage_(*storage),
       kv_(std::move(storage), kv_blocks),
       max_positions_(planned_positions(config_, options)),
       pool_(useful_threads(weights_, options), options.spin),
       collectives_(&collectives),
+      value_norm_(config_.values_normed ? static_cast<size_t>(widest(parts_, &LayerPart::head_dim)) : 0,
+                  1.0f),
       rope_(rope_table(config_, LayerRope::kMain, max_positions_)),
       local_rope_(rope_table(config_, LayerRope::kLocal, max_positions_)),
-      attention_scratch_(options.threads, max_positions_, config_.head_dim),
-      act_(std::make_unique<Activations>(config_, plan_, options)),
+      attention_scratch_(options.threads, max_positions_, widest(parts_, &LayerPart::head_dim)),
+      act_(std::make_unique<Activations>(config_, plan_, parts_, options)),
       experts_(config_.experts ? std::make_unique<ExpertRows>(config_, plan_, options.max_rows, pool_.size())
                                : nullptr),
       latent_(config_.latent ? std::make_unique<LatentRows>(config_, plan_, options.max_rows) : nullptr) {
@@ -143,6 +171,10 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
   if (layers > 0) {
     taken_up_.join(batch, act_->residual);
     locate_rows(batch);
+    if (weights_.inputs) {
+      embed(batch, act_->normed);
+      make_layer_inputs(batch, act_->normed.rows(count_rows(batch).rows));
+    }
   }
   run_layers(batch, layers, config_.num_layers);
   if (delta_nets_) delta_nets_->states.end(kv_);
@@ -180,7 +212,8 @@ Status CpuModel::make_room(std::span<const BatchSlice> batch) {
 
 void CpuModel::enter(std::span<const BatchSlice> batch) {
   locate_rows(batch);
-  embed(batch, static_cast<int64_t>(act_->attention_rows.size()));
+  embed(batch, act_->residual);
+  if (weights_.inputs) make_layer_inputs(batch, act_->residual.rows(count_rows(batch).rows));
 }
 
 void CpuModel::run_layers(std::span<const BatchSlice> batch, int64_t first, int64_t last) {
@@ -194,6 +227,9 @@ void CpuModel::run_layers(std::span<const BatchSlice> batch, int64_t first, int6
     keep_hidden_states(layer, batch);
     mixer_block(layer, batch, rows);
     mlp_block(layer, rows);
+    if (weights_.inputs) add_layer_input(layer, rows);
+    if (const float scale = weights_.layers[static_cast<size_t>(layer)].scale; scale != 1)
+      scale_rows(act_->residual.rows(rows), scale);
   }
 }
 
@@ -242,10 +278,10 @@ void CpuModel::locate_rows(std::span<const BatchSlice> batch) {
 }
 
 // Every rank copies the rows it owns; the others contribute zero bits, so the integer sum is the row itself.
-void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
-  const PackedMatrix& table = weights_.embedding_rows();
+void CpuModel::read_table(const PackedMatrix& table, std::span<const BatchSlice> batch, int64_t columns,
+                          ActivationRows& to) {
   const EmbeddedIds ids{config_.vocab_size, options_.stand_in};
-  const auto flat = act_->residual.flat(rows);
+  const auto flat = to.flat(count_rows(batch).rows);
   std::fill(flat.begin(), flat.end(), 0.0f);
   int64_t row = 0;
   for (const BatchSlice& slice : batch)
@@ -253,14 +289,46 @@ void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
       const TokenId token = ids.readable(id);
       if (plan_.vocab.contains(token.value()))
         table.copy_row(token.value() - plan_.vocab.begin,
-                       flat.subspan(static_cast<size_t>(row * act_->residual.stride),
-                                    static_cast<size_t>(config_.hidden_size)));
+                       flat.subspan(static_cast<size_t>(row * to.stride), static_cast<size_t>(columns)));
       ++row;
     }
   if (collectives_->size() > 1)
     collectives_->all_reduce_sum(std::span(reinterpret_cast<uint64_t*>(flat.data()), flat.size() / 2));
+}
+
+void CpuModel::embed(std::span<const BatchSlice> batch, ActivationRows& to) {
+  read_table(weights_.embedding_rows(), batch, config_.hidden_size, to);
   if (config_.scales.embedding != 1)
-    scale_rows(act_->residual.rows(rows), static_cast<float>(config_.scales.embedding));
+    scale_rows(to.rows(count_rows(batch).rows), static_cast<float>(config_.scales.embedding));
+}
+
+// (norm(projection(embedding) / sqrt(hidden)) + row of the table * sqrt(size)) / sqrt(2)
+void CpuModel::make_layer_inputs(std::span<const BatchSlice> batch, TensorView<const float, 2> embedded) {
+  const InputTable& w = *weights_.inputs;
+  const int64_t rows = embedded.extent(0), size = config_.layer_input_size;
+  const auto inputs = act_->inputs.rows(rows), projected = act_->projected_inputs.rows(rows);
+  read_table(w.table, batch, inputs.extent(1), act_->inputs);
+  scale_rows(inputs, static_cast<float>(config_.scales.layer_inputs));
+  matmul(pool_, matmul_scratch_, embedded, w.projection, projected);
+  scale_rows(projected, static_cast<float>(1 / std::sqrt(static_cast<double>(config_.hidden_size))));
+  for (int64_t m = 0; m < rows; ++m) {
+    const TensorView<float, 2> of_layers(projected.row(m).data(), {config_.num_layers, size});
+    rms_norm(of_layers, w.norm, static_cast<float>(config_.rms_norm_eps), of_layers);
+  }
+  add_rows(inputs, projected);
+  scale_rows(inputs, std::numbers::sqrt2_v<float> / 2);
+}
+
+void CpuModel::add_layer_input(int64_t layer, int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t size = config_.layer_input_size;
+  const auto x = act_->residual.rows(rows), gate = act_->input_gate.rows(rows),
+             made = act_->partial.rows(rows);
+  matmul(pool_, matmul_scratch_, x, w.input->gate, gate);
+  gelu_tanh_mul(pool_, gate, act_->inputs.slice(rows, layer * size, size), size);
+  matmul(pool_, matmul_scratch_, gate, w.input->out, made);
+  rms_norm(made, w.input->norm, static_cast<float>(config_.rms_norm_eps), made);
+  add_rows(x, made);
 }
 
 // Keeps the states of all rows, in the slots of their keys and values.
@@ -359,40 +427,39 @@ void CpuModel::update_states(int64_t layer, std::span<const BatchSlice> batch, i
 
 void CpuModel::attend(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const LayerPart& part = parts_[static_cast<size_t>(layer)];
   const int64_t rows = in.extent(0);
-  project(w, in);
+  project(layer, in);
   prepare_heads(layer, batch);
 
-  const auto q = act_->qkv.slice(rows, 0, plan_.query_heads.size() * config_.head_dim);
-  const AttentionShape shape{.heads = plan_.query_heads.size(),
+  const auto q = act_->qkv.slice(rows, 0, part.q_size());
+  const AttentionShape shape{.heads = part.query_heads,
                              .first_head = plan_.query_heads.begin,
-                             .first_kv_head = plan_.kv_heads.begin,
-                             .heads_per_kv = config_.heads_per_kv_head(),
+                             .first_kv_head = part.kv_heads.begin,
+                             .heads_per_kv = part.heads_per_kv,
                              .scale = static_cast<float>(config_.scales.attention),
                              .cap = static_cast<float>(config_.scales.attention_cap),
                              .window = config_.layer(layer).window,
                              .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
-  const auto attended = act_->attended.slice(rows, 0, plan_.query_heads.size() * config_.head_dim),
-             partial = act_->partial.rows(rows);
+  const auto attended = act_->attended.slice(rows, 0, part.q_size()), partial = act_->partial.rows(rows);
   attention(pool_, attention_scratch_, q, storage_.layer(layer), shape, act_->attention_rows, attended);
-  if (config_.attention_gate) {
-    const int64_t before = (plan_.query_heads.size() + 2 * plan_.kv_heads.size()) * config_.head_dim;
-    sigmoid_mul(pool_, attended, act_->qkv.slice(rows, before, attended.extent(1)));
-  }
+  if (config_.attention_gate)
+    sigmoid_mul(pool_, attended, act_->qkv.slice(rows, part.made(), attended.extent(1)));
   matmul(pool_, matmul_scratch_,
          latent_ ? latent_->expand(pool_, matmul_scratch_, *w.latent, attended) : attended, w.o, partial);
 }
 
 // Queries, keys and values of normed rows; those of latent attention turned already.
-void CpuModel::project(const LayerWeights& w, TensorView<const float, 2> x) {
-  const int64_t rows = x.extent(0), d = config_.head_dim, q = plan_.query_heads.size() * d;
-  const int64_t gate = config_.attention_gate ? q : 0;
-  const auto qkv = act_->qkv.slice(rows, 0, q + 2 * plan_.kv_heads.size() * d + gate);
+void CpuModel::project(int64_t layer, TensorView<const float, 2> x) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const LayerPart& part = parts_[static_cast<size_t>(layer)];
+  const int64_t rows = x.extent(0), q = part.q_size(), kv = part.kv_size();
+  const auto qkv = act_->qkv.slice(rows, 0, part.made() + (config_.attention_gate ? q : 0));
   if (latent_)
     return latent_->project(pool_, matmul_scratch_, *w.latent, x, rope_, act_->attention_rows,
                             {.queries = act_->qkv.slice(rows, 0, q),
-                             .keys = act_->qkv.slice(rows, q, d),
-                             .values = act_->qkv.slice(rows, q + d, d)});
+                             .keys = act_->qkv.slice(rows, q, kv),
+                             .values = act_->qkv.slice(rows, q + kv, kv)});
   matmul(pool_, matmul_scratch_, x, w.qkv, qkv);
   add_bias(qkv, w.qkv_bias);
   if (config_.qk_norm == QkNorm::kWhole) norm_projections(w, rows);
@@ -434,12 +501,17 @@ void CpuModel::norm_projections(const LayerWeights& w, int64_t rows) {
 // Normalises heads (Qwen3, Gemma 3) and rotates q and k in place, then writes k and v to the cache.
 void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const int64_t d = config_.head_dim, q_heads = plan_.query_heads.size(), kv_heads = plan_.kv_heads.size();
+  const LayerPart& part = parts_[static_cast<size_t>(layer)];
+  const int64_t d = part.head_dim, q_heads = part.query_heads,
+                kv_heads = part.has_keys ? part.kv_heads.size() : 0;
   const auto epsilon = static_cast<float>(config_.rms_norm_eps);
   const KvLayerView keys_and_values = storage_.layer(layer);
   const LayerRope kind = config_.layer(layer).rope;
   const RopeTable& rope = kind == LayerRope::kLocal ? local_rope_ : rope_;
-  const auto heads_of = [&](float* first, int64_t count) { return TensorView<float, 2>(first, {count, d}); };
+  const auto norm_each = [&](float* first, int64_t count, std::span<const float> weight) {
+    const TensorView<float, 2> heads(first, {count, d});
+    rms_norm(heads, weight, epsilon, heads);
+  };
   int64_t row = 0;
   for (const BatchSlice& slice : batch) {
     const auto count = static_cast<int64_t>(slice.tokens.size());
@@ -448,12 +520,15 @@ void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
       float* q = act_->qkv.data.data() + row * act_->qkv.stride;
       float* k = q + q_heads * d;
       float* v = k + kv_heads * d;
+      if (part.values_are_keys) std::copy_n(k, kv_heads * d, v);
       const auto norm_heads = [&] {
         if (config_.qk_norm != QkNorm::kHead) return;
-        rms_norm(heads_of(q, q_heads), w.q_norm, epsilon, heads_of(q, q_heads));
-        rms_norm(heads_of(k, kv_heads), w.k_norm, epsilon, heads_of(k, kv_heads));
+        norm_each(q, q_heads, w.q_norm);
+        if (kv_heads > 0) norm_each(k, kv_heads, w.k_norm);
       };
       if (!config_.norms_rotated) norm_heads();
+      if (config_.values_normed && kv_heads > 0)
+        norm_each(v, kv_heads, std::span(value_norm_).first(static_cast<size_t>(d)));
       const auto size = static_cast<size_t>(d);
       const KvSlot at = kv_.slot(slice.sequence, first + i);
       const int64_t position = act_->attention_rows[static_cast<size_t>(row)].position;
@@ -479,7 +554,7 @@ void CpuModel::mlp_block(int64_t layer, int64_t rows) {
     experts_->forward(pool_, matmul_scratch_, *mixture, in, partial);
     return finish_block(partial, {}, w.mlp_out_norm);
   }
-  const auto gate_up = act_->gate_up.rows(rows);
+  const auto gate_up = act_->gate_up.slice(rows, 0, 2 * parts_[static_cast<size_t>(layer)].mlp_columns);
   gate_and_up(pool_, matmul_scratch_, w.dense(), GateRule(config_), in, gate_up);
   matmul(pool_, matmul_scratch_, gate_up, w.dense().down, partial);
   finish_block(partial, w.dense().down_bias, w.mlp_out_norm);

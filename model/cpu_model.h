@@ -48,7 +48,13 @@ class CpuModel final : public Model {
   void run_layers(std::span<const BatchSlice> batch, int64_t first, int64_t last);
   LogitsShard finish(std::span<const BatchSlice> batch);
   void locate_rows(std::span<const BatchSlice> batch);
-  void embed(std::span<const BatchSlice> batch, int64_t rows);
+  // Writes the rows of a table, one for each token: of embeddings, or of inputs of layers.
+  void read_table(const PackedMatrix& table, std::span<const BatchSlice> batch, int64_t columns,
+                  ActivationRows& to);
+  void embed(std::span<const BatchSlice> batch, ActivationRows& to);
+  // Makes the inputs of all layers of embedded tokens.
+  void make_layer_inputs(std::span<const BatchSlice> batch, TensorView<const float, 2> embedded);
+  void add_layer_input(int64_t layer, int64_t rows);
   void keep_hidden_states(int64_t layer, std::span<const BatchSlice> batch);
   // Attention, a short convolution or a gated delta net of normed rows into `partial`, this rank's part.
   void attend(int64_t layer, std::span<const BatchSlice> batch, TensorView<const float, 2> in);
@@ -60,19 +66,21 @@ class CpuModel final : public Model {
   void finish_block(TensorView<float, 2> partial, std::span<const float> bias, std::span<const float> norm);
   void compute_logits(int64_t rows);
   void norm_projections(const LayerWeights& w, int64_t rows);
-  void project(const LayerWeights& w, TensorView<const float, 2> x);
+  void project(int64_t layer, TensorView<const float, 2> x);
   void prepare_heads(int64_t layer, std::span<const BatchSlice> batch);
   void sum_over_ranks(TensorView<float, 2> partial);
 
   ModelConfig config_;
   ModelOptions options_;
   ShardPlan plan_;
+  std::vector<LayerPart> parts_;  // by layer
   Weights weights_;
   CpuKvStorage& storage_;  // of kv_
   KvCache kv_;
   int64_t max_positions_;
   ThreadPool pool_;
   Collectives* collectives_;
+  std::vector<float> value_norm_;  // ones; empty where values have no norm
   RopeTable rope_, local_rope_;  // local_rope_: of layers with the local rotation, if there are any
   MatmulScratch matmul_scratch_;
   AttentionScratch attention_scratch_;

@@ -29,10 +29,8 @@ std::vector<Item> plan_items(const TensorFiles& files, const WeightMap& map, Wei
           part.tensor, weight_type(format, kind),
           source.leaf_ends.empty() ? std::vector<int64_t>{source.k()} : source.leaf_ends};
   };
-  add(MatrixKind::kVocabulary, map.head);
-  if (map.embedding) add(MatrixKind::kVocabulary, *map.embedding);
-  for (const LayerSources& layer : map.layers)
-    for (const MatrixSource* source : layer.matrices()) add(MatrixKind::kLayer, *source);
+  for (const MatrixSource* source : map.vocabulary_matrices()) add(MatrixKind::kVocabulary, *source);
+  for (const MatrixSource* source : map.layer_matrices()) add(MatrixKind::kLayer, *source);
   std::vector<Item> items;
   for (std::string_view name : files.names()) {
     const TensorInfo* tensor = files.find(name);

@@ -51,6 +51,9 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
     return yarn_frequencies(*yarn, rope.theta, dims);
   const auto* llama3 = std::get_if<Llama3RopeScaling>(&rope.scaling);
   const auto* linear = std::get_if<LinearRopeScaling>(&rope.scaling);
+  const auto* proportional = std::get_if<ProportionalRopeScaling>(&rope.scaling);
+  const auto turning =
+      proportional ? static_cast<int64_t>(proportional->share * static_cast<double>(dims)) / 2 : dims / 2;
   const auto* by_pair = std::get_if<LongRopeScaling>(&rope.scaling);
   double theta = rope.theta;
   if (const auto* ntk = std::get_if<NtkAlphaRopeScaling>(&rope.scaling))
@@ -61,6 +64,7 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
     const float power = std::pow(static_cast<float>(theta), exponent);
     float frequency = 1.0f / power;
     if (llama3) frequency = scaled(*llama3, frequency);
+    if (proportional) frequency = i / 2 < turning ? frequency / static_cast<float>(proportional->factor) : 0;
     if (linear) frequency /= static_cast<float>(linear->factor);
     if (by_pair)
       frequency = 1.0f / (static_cast<float>(by_pair->factors[static_cast<size_t>(i / 2)]) * power);

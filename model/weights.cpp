@@ -30,6 +30,8 @@ class Packer {
   Result<LayerWeights> layer(const LayerSources& sources);
   Result<ExpertMlp> mixture(const ExpertSources& sources);
   Result<LatentWeights> latent(const LatentSources& sources);
+  Result<LayerInputWeights> layer_input(const LayerInputSources& sources);
+  Result<InputTable> input_table(const InputTableSources& sources);
   static DeltaNetWeights delta_net(const DeltaNetSources& sources);
   std::vector<float> norm(const VectorSource& source) const;
 
@@ -117,6 +119,20 @@ DeltaNetWeights Packer::delta_net(const DeltaNetSources& s) {
   return w;
 }
 
+Result<LayerInputWeights> Packer::layer_input(const LayerInputSources& s) {
+  LayerInputWeights w{.norm = norm(s.norm)};
+  ASSIGN_OR_RETURN(w.gate, matrix(MatrixKind::kLayer, s.gate));
+  ASSIGN_OR_RETURN(w.out, matrix(MatrixKind::kLayer, s.out));
+  return w;
+}
+
+Result<InputTable> Packer::input_table(const InputTableSources& s) {
+  InputTable w{.norm = norm(s.norm)};
+  ASSIGN_OR_RETURN(w.table, matrix(MatrixKind::kVocabulary, s.table));
+  ASSIGN_OR_RETURN(w.projection, matrix(MatrixKind::kLayer, s.projection));
+  return w;
+}
+
 Result<LayerWeights> Packer::layer(const LayerSources& s) {
   LayerWeights w{.attention_norm = norm(s.attention_norm),
                  .mlp_norm = norm(s.mlp_norm),
@@ -134,6 +150,10 @@ Result<LayerWeights> Packer::layer(const LayerSources& s) {
     ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
   }
   if (s.delta_net) w.delta_net = delta_net(*s.delta_net);
+  if (s.input) {
+    ASSIGN_OR_RETURN(w.input, layer_input(*s.input));
+  }
+  if (!s.scale.empty()) w.scale = read_vector(s.scale).front();
   ASSIGN_OR_RETURN(w.o, matrix(MatrixKind::kLayer, s.o));
   if (const ExpertSources* experts = s.mixture()) {
     ASSIGN_OR_RETURN(w.mlp, mixture(*experts));
@@ -160,6 +180,7 @@ size_t LatentWeights::bytes() const {
 
 size_t LayerWeights::bytes() const {
   return (latent ? latent->bytes() : 0) + qkv.bytes() + o.bytes() +
+         (input ? input->gate.bytes() + input->out.bytes() : 0) +
          std::visit([](const auto& m) { return m.bytes(); }, mlp);
 }
 
@@ -328,6 +349,10 @@ Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, cons
     ASSIGN_OR_RETURN(weights.embedding, packer.matrix(MatrixKind::kVocabulary, *map.embedding));
   }
   ASSIGN_OR_RETURN(weights.head, packer.matrix(MatrixKind::kVocabulary, map.head));
+  if (map.inputs) {
+    ASSIGN_OR_RETURN(weights.inputs, packer.input_table(*map.inputs));
+    weights.bytes += static_cast<int64_t>(weights.inputs->table.bytes() + weights.inputs->projection.bytes());
+  }
   for (const LayerSources& sources : map.layers) {
     ASSIGN_OR_RETURN(LayerWeights w, packer.layer(sources));
     weights.bytes += static_cast<int64_t>(w.bytes());

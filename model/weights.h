@@ -56,6 +56,18 @@ struct DeltaNetWeights {
   std::vector<float> norm;     // [value_dim]
 };
 
+// LayerInputSources, packed.
+struct LayerInputWeights {
+  PackedMatrix gate, out;
+  std::vector<float> norm;
+};
+
+// InputTableSources, packed.
+struct InputTable {
+  PackedMatrix table, projection;
+  std::vector<float> norm;
+};
+
 // A layer with a short convolution has its in_proj in `qkv`, [B + C + x of this rank's channels, hidden], and
 // its out_proj in `o`. One with a gated delta net has [q + k + v + b + a + gate of this rank's heads,
 // hidden].
@@ -72,6 +84,8 @@ struct LayerWeights {
   std::vector<float> conv;   // [taps, channels of this rank]; empty in a layer with attention
   PackedMatrix o;            // [hidden, heads of this rank * head_dim]
   std::vector<float> o_bias;
+  std::optional<LayerInputWeights> input;
+  float scale = 1;  // of the residual stream behind the layer
   std::variant<DenseMlp, ExpertMlp> mlp;
 
   DenseMlp& dense() { return std::get<DenseMlp>(mlp); }
@@ -82,6 +96,7 @@ struct LayerWeights {
 struct Weights {
   PackedMatrix head;       // [vocabulary rows of this rank, hidden]
   PackedMatrix embedding;  // the same rows of the embedding; empty when tied (then the head is read)
+  std::optional<InputTable> inputs;
   std::vector<float> final_norm;
   std::vector<LayerWeights> layers;
   int64_t bytes = 0;

@@ -16,6 +16,9 @@ constexpr std::array kGemma3Scales = {
     ScaleKey{"query_pre_attn_scalar", &ModelScales::attention, 256, ScaleKey::Kind::kInverseRoot},
     ScaleKey{"final_logit_softcapping", &ModelScales::logit_cap, 0, ScaleKey::Kind::kCap},
 };
+constexpr std::array kGemma4Scales = {
+    ScaleKey{"final_logit_softcapping", &ModelScales::logit_cap, 0, ScaleKey::Kind::kCap},
+};
 constexpr std::array kGraniteScales = {
     ScaleKey{"embedding_multiplier", &ModelScales::embedding, 1},
     ScaleKey{"residual_multiplier", &ModelScales::residual, 1},
@@ -149,6 +152,10 @@ constexpr std::array kQwenKeys = std::to_array<Keys>({"use_sliding_window"});
 constexpr std::array kGemma2Keys = std::to_array<Keys>({"hidden_activation"});
 constexpr std::array kGemma3Keys = std::to_array<Keys>(
     {"hidden_activation", "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"});
+constexpr std::array kGemma4Keys = std::to_array<Keys>(
+    {"hidden_activation", "global_head_dim", "num_global_key_value_heads", "per_layer_config",
+     "hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers", "attention_k_eq_v",
+     "use_double_wide_mlp", "use_bidirectional_attention", "enable_moe_block", "top_k_experts"});
 constexpr std::array kSmolLm3Keys =
     std::to_array<Keys>({"use_sliding_window", "no_rope_layers", "no_rope_layer_interval"});
 constexpr std::array kMixtralKeys = std::to_array<Keys>({"num_experts_per_tok"});
@@ -606,6 +613,25 @@ constexpr std::array kFamilies = {
                  .experts = &kQwen35Experts,
                  .keys = kQwen35MoeKeys,
                  .defaults = {.head_dim = 256, .rotated_share = 0.25}},
+    FamilyTraits{.family = ModelFamily::kGemma4,
+                 .title = "Gemma 4",
+                 .models = "Gemma 4 E2B, E4B and 31B; their image and audio towers are not read",
+                 .model_type = "gemma4_text",
+                 .architecture = "Gemma4ForCausalLM",
+                 .special =
+                     "norms of q, k and v; wider heads in layers without a window; keys and values that "
+                     "layers share; an embedding for each layer",
+                 .norm_place = NormPlace::kAround,
+                 .qk_norm = QkNorm::kHead,
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .varied_layers = true,
+                 .activation_key = "hidden_activation",
+                 .activation = Activation::kGeluTanh,
+                 .embedding_times_root = true,
+                 .windows = Windows::kByPattern,
+                 .scales = kGemma4Scales,
+                 .keys = kGemma4Keys,
+                 .defaults = {.head_dim = 256, .rope_theta = 1e6, .window = 512, .tied = true}},
 };
 
 constexpr bool is_in_order() {

@@ -127,6 +127,7 @@ struct FamilyTraits {
   bool short_convolutions = false;          // in place of attention in some layers; sizes by LFM2's keys
   DeltaNets delta_nets = DeltaNets::kNone;  // in the layers that "layer_types" calls linear_attention
   bool attention_gate = false;              // ModelConfig::attention_gate
+  bool varied_layers = false;               // sizes, keys and values of layers by Gemma 4's keys
   bool fused_projections = false;           // qkv_proj and gate_up_proj
   std::string_view epsilon_key = "rms_norm_eps";
   std::string_view activation_key = "hidden_act";

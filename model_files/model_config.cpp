@@ -21,6 +21,7 @@
 #include "model_files/quantization_config.h"
 #include "model_files/rope_config.h"
 #include "model_files/short_conv_config.h"
+#include "model_files/varied_layers_config.h"
 #include "model_files/wrapper_config.h"
 
 namespace outrider {
@@ -148,12 +149,13 @@ Status read_scales(const JsonObject& config, const FamilyTraits& traits, ModelCo
   }
   if (out.latent)
     out.scales.attention = out.rope.of_scores / std::sqrt(static_cast<double>(out.latent->query_dim()));
-  if (traits.embedding_times_root) {
-    // Classes round this factor to the type of the weights.
-    const auto root = static_cast<float>(std::sqrt(static_cast<double>(out.hidden_size)));
-    out.scales.embedding =
-        static_cast<double>(out.torch_dtype == Dtype::kBF16 ? to_float(to_bf16(root)) : root);
-  }
+  // Classes round these factors to the type of the weights.
+  const auto root_of = [&](int64_t size) {
+    const auto root = static_cast<float>(std::sqrt(static_cast<double>(size)));
+    return static_cast<double>(out.torch_dtype == Dtype::kBF16 ? to_float(to_bf16(root)) : root);
+  };
+  if (traits.embedding_times_root) out.scales.embedding = root_of(out.hidden_size);
+  if (out.layer_input_size > 0) out.scales.layer_inputs = root_of(out.layer_input_size);
   return {};
 }
 
@@ -303,12 +305,22 @@ Result<ModelFamily> family_of(const JsonObject& config, ModelFamily fallback) {
   return config.refused("model_type", "is " + type + "; supported are " + supported_model_types());
 }
 
+ModelConfig ModelConfig::sized_for(const LayerKind& kind) const {
+  ModelConfig sized = *this;
+  if (kind.head_dim != 0) sized.head_dim = kind.head_dim;
+  if (kind.kv_heads != 0) sized.num_kv_heads = kind.kv_heads;
+  if (kind.intermediate_size != 0) sized.intermediate_size = kind.intermediate_size;
+  return sized;
+}
+
 std::string beyond_plain_layers(const ModelConfig& c) {
   if (c.experts) return "a mixture of experts";
   if (c.latent) return "latent attention";
   if (c.conv_taps > 0) return "layers with a short convolution";
   if (c.delta_net) return "layers with a gated delta net";
   if (c.attention_gate) return "attention with a gate";
+  if (c.layer_input_size > 0) return "an embedding for each layer";
+  if (c.values_normed) return "norms of values";
   for (const LayerKind& layer : c.layers) {
     if (layer.window > 0) return "layers that see a window of the text";
     if (layer.rope == LayerRope::kLocal) return "layers with a rotation of their own";
@@ -353,6 +365,7 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   RETURN_IF_ERROR(traits.short_convolutions ? read_short_convolutions(config, traits, out)
                                             : read_layer_kinds(config, traits, out));
   if (traits.delta_nets != DeltaNets::kNone) RETURN_IF_ERROR(read_delta_nets(config, out));
+  if (traits.varied_layers) RETURN_IF_ERROR(read_varied_layers(config, traits, out));
   RETURN_IF_ERROR(read_dtype(config, out));
   RETURN_IF_ERROR(read_scales(config, traits, out));
   ASSIGN_OR_RETURN(out.quantization, read_quantization_config(config));

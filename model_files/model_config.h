@@ -48,7 +48,8 @@ enum class ModelFamily : uint8_t {
   kLfm2Moe,
   kQwen3Next,
   kQwen35,
-  kQwen35Moe
+  kQwen35Moe,
+  kGemma4
 };
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
@@ -92,8 +93,15 @@ struct NtkAlphaRopeScaling {
   bool operator==(const NtkAlphaRopeScaling&) const = default;
 };
 
+// Gemma 4: the first `share` of a head's pairs turn, as they do where all pairs turn; the others stand still.
+struct ProportionalRopeScaling {
+  double share = 1;
+  double factor = 1;  // every rotation is slowed by it
+  bool operator==(const ProportionalRopeScaling&) const = default;
+};
+
 using RopeScaling = std::variant<std::monostate, Llama3RopeScaling, LinearRopeScaling, YarnRopeScaling,
-                                 LongRopeScaling, NtkAlphaRopeScaling>;
+                                 LongRopeScaling, NtkAlphaRopeScaling, ProportionalRopeScaling>;
 
 struct RopeConfig {
   double theta = 10000;
@@ -118,6 +126,11 @@ struct LayerKind {
   LayerRope rope = LayerRope::kMain;
   bool has_experts = false;
   Mixer mixer = Mixer::kAttention;
+  // Sizes that differ from the model's (Gemma 4); 0: the model's.
+  int64_t head_dim = 0, kv_heads = 0, intermediate_size = 0;
+  int64_t kv_of = -1;            // an earlier layer, whose keys and values this one reads; -1: it has its own
+  bool values_are_keys = false;  // values are what k_proj makes, without the norm and rotation of keys
+  bool has_own_sizes() const { return head_dim != 0 || kv_heads != 0 || intermediate_size != 0; }
   bool operator==(const LayerKind&) const = default;
 };
 
@@ -129,6 +142,7 @@ enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwish };
 // Factors, and caps: cap * tanh(x / cap). 0: no cap.
 struct ModelScales {
   double embedding = 1;
+  double layer_inputs = 1;  // of the table of layers' inputs
   double residual = 1;   // of what attention and MLP add
   double attention = 0;  // of scores; 0: 1 / sqrt(head_dim)
   double logit_divisor = 1;
@@ -213,6 +227,7 @@ struct ModelConfig {
   bool norm_adds_one = false;      // a norm multiplies by 1 + weight
   QkNorm qk_norm = QkNorm::kNone;  // of q and k, before the rotation
   bool norms_rotated = false;      // they are behind it
+  bool values_normed = false;      // every value head has a norm without weights
   ModelScales scales;
   bool tie_word_embeddings = false;  // the head is the embedding; there is no lm_head.weight
   bool qkv_bias = false;
@@ -223,12 +238,18 @@ struct ModelConfig {
   bool attention_gate = false;  // q_proj makes a gate, too; sigmoid(gate) multiplies what o_proj reads
   int64_t conv_taps = 0;        // rows that a short convolution reads, its own included; 0: no layer has one
   std::optional<DeltaNetConfig> delta_net;  // of layers that have one
+  // Numbers of every token that each layer gets beside the residual stream (Gemma 4): the sum of a row of a
+  // table and of a projection of the embedding. 0: none.
+  int64_t layer_input_size = 0;
+  bool scales_layers = false;  // the residual stream behind a layer is multiplied by a number of the layer
   std::vector<TokenId> eos;  // every id that ends a text; config.json's first, no repeats, may be empty
   std::optional<TokenId> bos;
   std::optional<Dtype> torch_dtype;  // as declared; what the tensors are is in their file
   std::shared_ptr<const QuantizationConfig> quantization;  // of a published quantised checkpoint, else null
 
   LayerKind layer(int64_t i) const { return layers.empty() ? LayerKind{} : layers[static_cast<size_t>(i)]; }
+  // The same model with the sizes of one layer.
+  ModelConfig sized_for(const LayerKind& kind) const;
   bool is_conv(int64_t i) const { return layer(i).mixer == Mixer::kShortConv; }
   bool is_delta_net(int64_t i) const { return layer(i).mixer == Mixer::kDeltaNet; }
   // Whether some layers keep a row of every token in place of keys and values.

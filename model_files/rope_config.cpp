@@ -37,9 +37,14 @@ constexpr std::array kYarnKeys =
 constexpr std::array kLongKeys = std::to_array<Keys>(
     {"factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"});
 constexpr std::array kKinds = {
-    RopeKind{"default", {}},         RopeKind{"linear", kFactorKeys}, RopeKind{"dynamic", kFactorKeys},
-    RopeKind{"llama3", kLlama3Keys}, RopeKind{"yarn", kYarnKeys},     RopeKind{"longrope", kLongKeys},
+    RopeKind{"default", {}},
+    RopeKind{"linear", kFactorKeys},
+    RopeKind{"dynamic", kFactorKeys},
+    RopeKind{"llama3", kLlama3Keys},
+    RopeKind{"yarn", kYarnKeys},
+    RopeKind{"longrope", kLongKeys},
     RopeKind{"su", kLongKeys},  // longrope in the first files of Phi-3
+    RopeKind{"proportional", kFactorKeys},
 };
 
 const RopeKind* find_kind(std::string_view type) {
@@ -61,7 +66,7 @@ Result<std::optional<std::string>> read_rope_type(const JsonObject& rope, const 
   if (old_name != type)
     return rope.wrong("type",
                       fmt::format("is {}, but \"rope_type\" is {}; keep the right one", old_name, type));
-  if (find_kind(type) == nullptr)
+  if (find_kind(type) == nullptr || (type == "proportional" && !traits.varied_layers))
     return rope.refused(key,
                         "is " + type +
                             "; supported are default, linear, dynamic, llama3, yarn and longrope. Where the "
@@ -197,7 +202,7 @@ Status read_rotation(const JsonObject& config, const JsonObject& rope, const Fam
                      ModelConfig& out, RopeConfig& to) {
   ASSIGN_OR_RETURN(const auto type, read_rope_type(rope, traits));
   RETURN_IF_ERROR(check_rope_keys(rope, type, traits, out));
-  RETURN_IF_ERROR(read_turning_dims(rope, traits, out, to));
+  if (type != "proportional") RETURN_IF_ERROR(read_turning_dims(rope, traits, out, to));
   if (rope.has("rope_theta")) {
     ASSIGN_OR_RETURN(to.theta, rope.number("rope_theta", 1, 1e12));
   }
@@ -211,6 +216,11 @@ Status read_rotation(const JsonObject& config, const JsonObject& rope, const Fam
     ASSIGN_OR_RETURN(to.scaling, read_ntk_alpha(rope, out));
   } else if (type == "dynamic") {  // changes nothing within max_position_embeddings, where texts end here
     RETURN_IF_ERROR(rope.number("factor", 1, kMaxFactor).status());
+  } else if (type == "proportional") {
+    ProportionalRopeScaling scaling;
+    ASSIGN_OR_RETURN(scaling.share, rope.number_or("partial_rotary_factor", 1, 0, 1));
+    ASSIGN_OR_RETURN(scaling.factor, rope.number_or("factor", 1, 1, kMaxFactor));
+    to.scaling = scaling;
   } else if (type == "yarn") {
     return read_yarn(rope, out, to);
   } else if (type == "longrope") {

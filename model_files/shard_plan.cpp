@@ -56,4 +56,13 @@ ShardPlan::ShardPlan(const ModelConfig& config, Shard s)
   kv_leaf_ends = ends_of_leaves(config.num_kv_heads, s, [&](int64_t head) { return head * config.head_dim; });
 }
 
+LayerPart::LayerPart(const ModelConfig& config, const ShardPlan& plan, const LayerKind& kind)
+    : query_heads(plan.query_heads.size()), has_keys(kind.kv_of < 0), values_are_keys(kind.values_are_keys) {
+  const ModelConfig sized = config.sized_for(kind);
+  head_dim = sized.head_dim;
+  kv_heads = kv_heads_of(plan.query_heads, sized.num_heads, sized.num_kv_heads);
+  heads_per_kv = sized.heads_per_kv_head();
+  mlp_columns = MlpCut(sized.intermediate_size, plan.shard).columns.size();
+}
+
 }  // namespace outrider

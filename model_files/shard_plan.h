@@ -54,4 +54,22 @@ struct ShardPlan {
   int64_t kept_row_size() const { return delta_net ? delta_net->row_size() : conv_channels.size(); }
 };
 
+// The part of a layer with attention that a rank computes.
+struct LayerPart {
+  LayerPart(const ModelConfig& config, const ShardPlan& plan, const LayerKind& kind);
+
+  int64_t head_dim = 0;
+  int64_t query_heads = 0;
+  IndexRange kv_heads;
+  int64_t heads_per_kv = 1;
+  int64_t mlp_columns = 0;
+  bool has_keys = true;          // else it reads those of another layer
+  bool values_are_keys = false;  // LayerKind
+
+  int64_t q_size() const { return query_heads * head_dim; }
+  int64_t kv_size() const { return kv_heads.size() * head_dim; }
+  // Queries, and keys and values where the layer makes some.
+  int64_t made() const { return q_size() + (has_keys ? (values_are_keys ? 1 : 2) * kv_size() : 0); }
+};
+
 }  // namespace outrider

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "model_files/weight_map.h"
@@ -23,12 +24,14 @@ void add_used(const std::vector<TensorPart>& parts, std::set<const TensorInfo*>&
 
 void add_used(const LayerSources& l, std::set<const TensorInfo*>& used) {
   for (const MatrixSource* matrix : l.matrices()) add_used(matrix->parts, used);
-  for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm,
-                                     &l.q_norm, &l.k_norm, &l.qkv_bias, &l.sinks, &l.o_bias, &l.conv})
+  for (const VectorSource* vector :
+       {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm, &l.q_norm, &l.k_norm,
+        &l.qkv_bias, &l.sinks, &l.o_bias, &l.conv, &l.scale})
     add_used(*vector, used);
   if (l.delta_net)
     for (const VectorSource* vector : {&l.delta_net->decay, &l.delta_net->dt_bias, &l.delta_net->norm})
       add_used(*vector, used);
+  if (l.input) add_used(l.input->norm, used);
   if (l.latent) {
     add_used(l.latent->q_norm, used);
     add_used(l.latent->kv_norm, used);
@@ -57,8 +60,11 @@ namespace {
 
 std::set<const TensorInfo*> used_tensors(const WeightMap& map) {
   std::set<const TensorInfo*> used;
-  add_used(map.head.parts, used);
-  if (map.embedding) add_used(map.embedding->parts, used);
+  for (const MatrixSource* matrix : map.vocabulary_matrices()) add_used(matrix->parts, used);
+  if (map.inputs) {
+    add_used(map.inputs->projection.parts, used);
+    add_used(map.inputs->norm, used);
+  }
   add_used(map.final_norm, used);
   for (const LayerSources& l : map.layers) add_used(l, used);
   return used;
@@ -97,16 +103,28 @@ bool is_of_quantised_weights(const TensorInfo& tensor) {
          (!is_weight_dtype(tensor.dtype) && tensor.name.ends_with(".weight"));
 }
 
-// Modules of multi-token prediction, as Qwen, MiMo, Ernie and DeepSeek name them: the last as layers behind
-// the last one.
-bool is_for_drafts(std::string_view name, int64_t layers) {
+// The layer of a tensor; nothing where it belongs to none.
+std::optional<int64_t> layer_of(std::string_view name) {
   constexpr std::string_view kLayers = "model.layers.";
-  if (name.starts_with("mtp.") || name.starts_with("model.mtp_")) return true;
-  if (!name.starts_with(kLayers)) return false;
+  if (!name.starts_with(kLayers)) return std::nullopt;
   int64_t layer = 0;
   const char* const end = name.data() + name.size();
   const auto read = std::from_chars(name.data() + kLayers.size(), end, layer);
-  return read.ec == std::errc() && layer >= layers;
+  return read.ec == std::errc() ? std::optional(layer) : std::nullopt;
+}
+
+// Modules of multi-token prediction, as Qwen, MiMo, Ernie and DeepSeek name them: the last as layers behind
+// the last one.
+bool is_for_drafts(std::string_view name, int64_t layers) {
+  if (name.starts_with("mtp.") || name.starts_with("model.mtp_")) return true;
+  return layer_of(name).value_or(-1) >= layers;
+}
+
+// Files of Gemma 4 have projections for keys and values in layers that read those of other layers.
+bool is_of_shared_keys(std::string_view name, const ModelConfig& config) {
+  const std::optional<int64_t> layer = layer_of(name);
+  if (!layer || *layer < 0 || *layer >= config.num_layers || config.layer(*layer).kv_of < 0) return false;
+  return name.find(".self_attn.k_") != name.npos || name.find(".self_attn.v_") != name.npos;
 }
 
 bool same_numbers(const TensorInfo& a, const TensorInfo& b) {
@@ -125,7 +143,8 @@ Result<std::vector<std::string_view>> unused_tensors(const TensorFiles& files, c
     if (used.contains(&tensor) || is_shape_of_used(files, name, used) ||
         name.ends_with(".rotary_emb.inv_freq"))
       continue;
-    if (is_for_drafts(name, config.num_layers) || is_of_images_or_sound(name)) {
+    if (is_for_drafts(name, config.num_layers) || is_of_images_or_sound(name) ||
+        is_of_shared_keys(name, config)) {
       unused.push_back(name);
       continue;
     }

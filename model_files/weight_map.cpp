@@ -19,8 +19,8 @@ class Mapper {
   Result<LayerSources> layer(const std::string& prefix, const LayerKind& kind) const;
 
  private:
-  Status map_attention(const std::string& prefix, LayerSources& to) const;
-  Status map_projections(const std::string& prefix, LayerSources& to) const;
+  Status map_attention(const std::string& prefix, const LayerKind& kind, LayerSources& to) const;
+  Status map_projections(const std::string& prefix, const LayerKind& kind, LayerSources& to) const;
   Status map_short_convolution(const std::string& prefix, LayerSources& to) const;
   Status map_delta_net(const std::string& prefix, LayerSources& to) const;
   Status map_delta_projections(const std::string& prefix, LayerSources& to) const;
@@ -28,6 +28,8 @@ class Mapper {
   Result<const TensorInfo*> taps_tensor(const std::string& name, int64_t channels, int64_t taps) const;
   Result<LatentSources> latent(const std::string& prefix) const;
   Status map_norms(const std::string& prefix, LayerSources& to) const;
+  Result<LayerInputSources> layer_input(const std::string& prefix) const;
+  Result<InputTableSources> input_table() const;
 
   const ModelConfig& config_;
   const ShardPlan& plan_;
@@ -48,13 +50,11 @@ void add_facts(const MatrixSource& source, WeightMap& map) {
 
 void add_facts(WeightMap& map) {
   map.all_bf16 = true;
-  add_facts(map.head, map);
-  if (map.embedding) add_facts(*map.embedding, map);
-  for (const LayerSources& l : map.layers)
-    for (const MatrixSource* source : l.matrices()) add_facts(*source, map);
+  for (const MatrixSource* source : map.vocabulary_matrices()) add_facts(*source, map);
+  for (const MatrixSource* source : map.layer_matrices()) add_facts(*source, map);
 }
 
-Status Mapper::map_projections(const std::string& prefix, LayerSources& to) const {
+Status Mapper::map_projections(const std::string& prefix, const LayerKind& kind, LayerSources& to) const {
   const int64_t d = config_.head_dim, q_size = config_.q_size(), kv_size = config_.kv_size();
   const IndexRange q{plan_.query_heads.begin * d, plan_.query_heads.end * d};
   const IndexRange kv{plan_.kv_heads.begin * d, plan_.kv_heads.end * d};
@@ -65,6 +65,8 @@ Status Mapper::map_projections(const std::string& prefix, LayerSources& to) cons
   };
   for (const Projection& p : {Projection{"q_proj", q_size, 0, q}, Projection{"k_proj", kv_size, q_size, kv},
                               Projection{"v_proj", kv_size, q_size + kv_size, kv}}) {
+    if (p.offset > 0 && kind.kv_of >= 0) break;
+    if (p.offset > q_size && kind.values_are_keys) break;
     if (config_.attention_gate && p.offset == 0) {
       RETURN_IF_ERROR(map_gated_queries(prefix, to));
       continue;
@@ -274,7 +276,7 @@ Status Mapper::map_delta_net(const std::string& prefix, LayerSources& to) const 
   return {};
 }
 
-Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const {
+Status Mapper::map_attention(const std::string& prefix, const LayerKind& kind, LayerSources& to) const {
   const int64_t d = config_.head_dim, hidden = config_.hidden_size, out = config_.output_dim();
   const IndexRange q{plan_.query_heads.begin * d, plan_.query_heads.end * d};
   const IndexRange kv{plan_.kv_heads.begin * d, plan_.kv_heads.end * d};
@@ -282,7 +284,7 @@ Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const 
   if (config_.latent) {
     ASSIGN_OR_RETURN(to.latent, latent(prefix));
   } else {
-    RETURN_IF_ERROR(map_projections(prefix, to));
+    RETURN_IF_ERROR(map_projections(prefix, kind, to));
   }
   ASSIGN_OR_RETURN(
       TensorPart o_part,
@@ -304,10 +306,11 @@ Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const 
     ASSIGN_OR_RETURN(TensorPart q_norm,
                      parts_.vector(prefix + std::string(traits_.q_norm) + ".weight",
                                    whole ? config_.q_size() : d, whole ? q : IndexRange{0, d}));
+    to.q_norm = {q_norm};
+    if (kind.kv_of >= 0) return {};
     ASSIGN_OR_RETURN(TensorPart k_norm,
                      parts_.vector(prefix + std::string(traits_.k_norm) + ".weight",
                                    whole ? config_.kv_size() : d, whole ? kv : IndexRange{0, d}));
-    to.q_norm = {q_norm};
     to.k_norm = {k_norm};
   }
   return {};
@@ -329,12 +332,48 @@ Status Mapper::map_norms(const std::string& prefix, LayerSources& to) const {
   return {};
 }
 
+Result<LayerInputSources> Mapper::layer_input(const std::string& prefix) const {
+  const int64_t hidden = config_.hidden_size, size = config_.layer_input_size;
+  LayerInputSources to;
+  ASSIGN_OR_RETURN(TensorPart gate, parts_.matrix(prefix + "per_layer_input_gate.weight", {size, hidden},
+                                                  {0, size}, {0, hidden}));
+  to.gate = {{gate}, {}};
+  ASSIGN_OR_RETURN(TensorPart out, parts_.matrix(prefix + "per_layer_projection.weight", {hidden, size},
+                                                 {0, hidden}, {0, size}));
+  to.out = {{out}, {}};
+  ASSIGN_OR_RETURN(TensorPart norm,
+                   parts_.vector(prefix + "post_per_layer_input_norm.weight", hidden, {0, hidden}));
+  to.norm = {norm};
+  return to;
+}
+
+Result<InputTableSources> Mapper::input_table() const {
+  const int64_t hidden = config_.hidden_size, size = config_.layer_input_size,
+                all = config_.num_layers * size;
+  InputTableSources to;
+  ASSIGN_OR_RETURN(TensorPart table, parts_.matrix("model.embed_tokens_per_layer.weight",
+                                                   {config_.vocab_size, all}, plan_.vocab, {0, all}));
+  to.table = {{table}, {}};
+  ASSIGN_OR_RETURN(TensorPart projection, parts_.matrix("model.per_layer_model_projection.weight",
+                                                        {all, hidden}, {0, all}, {0, hidden}));
+  to.projection = {{projection}, {}};
+  ASSIGN_OR_RETURN(TensorPart norm, parts_.vector("model.per_layer_projection_norm.weight", size, {0, size}));
+  to.norm = {norm};
+  return to;
+}
+
 Result<LayerSources> Mapper::layer(const std::string& prefix, const LayerKind& kind) const {
+  if (kind.has_own_sizes()) {
+    const ModelConfig sized = config_.sized_for(kind);
+    LayerKind rest = kind;
+    rest.head_dim = rest.kv_heads = rest.intermediate_size = 0;
+    return map_layer(parts_.files(), sized, ShardPlan(sized, plan_.shard), prefix, rest);
+  }
   LayerSources to;
   RETURN_IF_ERROR(map_norms(prefix, to));
   switch (kind.mixer) {
     case Mixer::kAttention:
-      RETURN_IF_ERROR(map_attention(prefix + "self_attn.", to));
+      RETURN_IF_ERROR(map_attention(prefix + "self_attn.", kind, to));
       break;
     case Mixer::kShortConv:
       RETURN_IF_ERROR(map_short_convolution(prefix + "conv.", to));
@@ -342,6 +381,13 @@ Result<LayerSources> Mapper::layer(const std::string& prefix, const LayerKind& k
     case Mixer::kDeltaNet:
       RETURN_IF_ERROR(map_delta_net(prefix + "linear_attn.", to));
       break;
+  }
+  if (config_.layer_input_size > 0) {
+    ASSIGN_OR_RETURN(to.input, layer_input(prefix));
+  }
+  if (config_.scales_layers) {
+    ASSIGN_OR_RETURN(TensorPart scale, parts_.vector(prefix + "layer_scalar", 1, {0, 1}));
+    to.scale = {scale};
   }
   if (kind.has_experts) {
     ASSIGN_OR_RETURN(to.mlp, mlps_.mixture(prefix));
@@ -363,6 +409,9 @@ Result<WeightMap> Mapper::map() const {
     map.embedding = MatrixSource{{embedding}, {}};
     ASSIGN_OR_RETURN(TensorPart head, parts_.matrix("lm_head.weight", table, plan_.vocab, all));
     map.head = {{head}, {}};
+  }
+  if (config_.layer_input_size > 0) {
+    ASSIGN_OR_RETURN(map.inputs, input_table());
   }
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     ASSIGN_OR_RETURN(LayerSources sources, layer(fmt::format("model.layers.{}.", i), config_.layer(i)));

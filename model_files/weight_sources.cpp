@@ -30,10 +30,27 @@ int64_t MatrixSource::n() const {
 }
 
 int64_t WeightMap::matrix_bytes() const {
-  int64_t sum = head.bytes() + (embedding ? embedding->bytes() : 0);
-  for (const LayerSources& layer : layers)
-    for (const MatrixSource* matrix : layer.matrices()) sum += matrix->bytes();
+  int64_t sum = 0;
+  for (const MatrixSource* matrix : vocabulary_matrices()) sum += matrix->bytes();
+  for (const MatrixSource* matrix : layer_matrices()) sum += matrix->bytes();
   return sum;
+}
+
+std::vector<const MatrixSource*> WeightMap::vocabulary_matrices() const {
+  std::vector<const MatrixSource*> all{&head};
+  if (embedding) all.push_back(&*embedding);
+  if (inputs) all.push_back(&inputs->table);
+  return all;
+}
+
+std::vector<const MatrixSource*> WeightMap::layer_matrices() const {
+  std::vector<const MatrixSource*> all;
+  if (inputs) all.push_back(&inputs->projection);
+  for (const LayerSources& layer : layers) {
+    const auto own = layer.matrices();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
 }
 
 std::vector<const MatrixSource*> LayerSources::attention_matrices() const {
@@ -55,6 +72,7 @@ std::vector<const MatrixSource*> LayerSources::matrices() const {
   } else {
     add(dense());
   }
+  if (input) all.insert(all.end(), {&input->gate, &input->out});
   return all;
 }
 

@@ -84,6 +84,21 @@ struct DeltaNetSources {
   bool is_rate = false;
 };
 
+// What a layer makes of its input beside the residual stream (ModelConfig::layer_input_size):
+// norm(out(gelu(gate(x)) * input)) is added to x. Every rank has all of it.
+struct LayerInputSources {
+  MatrixSource gate;  // [layer_input_size, hidden]
+  MatrixSource out;   // [hidden, layer_input_size]
+  VectorSource norm;  // [hidden]
+};
+
+// What makes the inputs of all layers.
+struct InputTableSources {
+  MatrixSource table;       // [vocabulary rows of this rank, layers * layer_input_size]
+  MatrixSource projection;  // [layers * layer_input_size, hidden], whole on every rank
+  VectorSource norm;        // [layer_input_size], of what is projected for one layer
+};
+
 // A layer with a short convolution has its in_proj in `qkv`, [B + C + x of this rank's channels, hidden], and
 // its out_proj in `o`. One with a gated delta net has [q + k + v + b + a + gate of this rank's heads,
 // hidden].
@@ -102,12 +117,14 @@ struct LayerSources {
   // [taps, channels of this rank], the oldest row's first; empty in a layer with attention
   VectorSource conv;
   VectorSource o_bias;
+  std::optional<LayerInputSources> input;
+  VectorSource scale;  // [1]; of the residual stream behind the layer
   std::variant<MlpSources, ExpertSources> mlp;
 
   const MlpSources& dense() const { return std::get<MlpSources>(mlp); }
   const ExpertSources* mixture() const { return std::get_if<ExpertSources>(&mlp); }
   // All but the router, which is never quantised: those of attention, then those of the MLP or of every
-  // expert.
+  // expert, then those of the layer's input.
   std::vector<const MatrixSource*> attention_matrices() const;
   std::vector<const MatrixSource*> matrices() const;
 };
@@ -117,9 +134,14 @@ struct WeightMap {
   bool has_codes = false;  // some matrix is stored quantised, in our format or a published one
   MatrixSource head;       // [vocabulary rows of this rank, hidden]
   std::optional<MatrixSource> embedding;  // the same rows of the embedding; none when tied
+  std::optional<InputTableSources> inputs;
   VectorSource final_norm;
   std::vector<LayerSources> layers;
 
+  // Those with a row for each token of the vocabulary.
+  std::vector<const MatrixSource*> vocabulary_matrices() const;
+  // Those of all layers.
+  std::vector<const MatrixSource*> layer_matrices() const;
   int64_t matrix_bytes() const;
 };
 

@@ -38,7 +38,8 @@ double share_of_idle_experts(const ModelConfig& c) {
   const int64_t expert = 3 * c.hidden_size * c.experts->intermediate_size;
   int64_t all = (c.tie_word_embeddings ? 1 : 2) * c.vocab_size * c.hidden_size, idle = 0;
   for (int64_t i = 0; i < c.num_layers; ++i) {
-    all += 2 * c.hidden_size * (c.q_size() + c.kv_size());
+    const ModelConfig layer = c.sized_for(c.layer(i));
+    all += 2 * c.hidden_size * (layer.q_size() + layer.kv_size());
     if (!c.layer(i).has_experts) {
       all += 3 * c.hidden_size * c.intermediate_size;
       continue;

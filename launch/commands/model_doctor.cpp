@@ -67,8 +67,8 @@ double held_bytes(const MatrixSource& matrix, WeightType type) {
 
 // One tp_rank's matrices, by purpose.
 struct HeldParts {
-  double embedding = 0, attention = 0, mlp = 0, experts = 0, router = 0, head = 0;
-  double all() const { return embedding + attention + mlp + experts + router + head; }
+  double embedding = 0, inputs = 0, attention = 0, mlp = 0, experts = 0, router = 0, head = 0;
+  double all() const { return embedding + inputs + attention + mlp + experts + router + head; }
 };
 
 Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
@@ -81,7 +81,14 @@ Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
   };
   if (map.embedding) RETURN_IF_ERROR(add(*map.embedding, MatrixKind::kVocabulary, parts.embedding));
   RETURN_IF_ERROR(add(map.head, MatrixKind::kVocabulary, parts.head));
+  if (map.inputs) {
+    RETURN_IF_ERROR(add(map.inputs->table, MatrixKind::kVocabulary, parts.inputs));
+    RETURN_IF_ERROR(add(map.inputs->projection, MatrixKind::kLayer, parts.inputs));
+  }
   for (const LayerSources& layer : map.layers) {
+    if (layer.input)
+      for (const MatrixSource* matrix : {&layer.input->gate, &layer.input->out})
+        RETURN_IF_ERROR(add(*matrix, MatrixKind::kLayer, parts.inputs));
     for (const MatrixSource* matrix : layer.attention_matrices())
       RETURN_IF_ERROR(add(*matrix, MatrixKind::kLayer, parts.attention));
     const auto add_mlp = [&](const MlpSources& mlp, double& to) -> Status {
@@ -101,9 +108,10 @@ Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
 }
 
 int64_t parameters(const WeightMap& map) {
-  int64_t count = weights_of(map.head) + (map.embedding ? weights_of(*map.embedding) : 0);
+  int64_t count = 0;
+  for (const MatrixSource* matrix : map.vocabulary_matrices()) count += weights_of(*matrix);
+  for (const MatrixSource* matrix : map.layer_matrices()) count += weights_of(*matrix);
   for (const LayerSources& layer : map.layers) {
-    for (const MatrixSource* matrix : layer.matrices()) count += weights_of(*matrix);
     if (const ExpertSources* mixture = layer.mixture()) count += weights_of(mixture->router);
   }
   return count;
@@ -119,10 +127,8 @@ std::string stored_as(const TensorFiles& files, const WeightMap& map) {
                               : std::string(dtype_name(part.tensor->dtype)));
     }
   };
-  add(map.head);
-  if (map.embedding) add(*map.embedding);
-  for (const LayerSources& layer : map.layers)
-    for (const MatrixSource* matrix : layer.matrices()) add(*matrix);
+  for (const MatrixSource* matrix : map.vocabulary_matrices()) add(*matrix);
+  for (const MatrixSource* matrix : map.layer_matrices()) add(*matrix);
   return fmt::format("{:.4g} million parameters, stored as {}, {}",
                      static_cast<double>(parameters(map)) / 1e6, fmt::join(names, " and "),
                      in_bytes(static_cast<double>(files.total_bytes())));
@@ -138,6 +144,26 @@ std::string describe_experts(const ModelConfig& c) {
                          : "");
 }
 
+// Heads that differ by layer, keys that layers share, and inputs of layers.
+void add_varied_layers(const ModelConfig& c, std::string& out) {
+  int64_t wider = 0, shared = 0;
+  ModelConfig sized = c;
+  for (const LayerKind& layer : c.layers) {
+    shared += layer.kv_of >= 0;
+    if (layer.head_dim == 0) continue;
+    ++wider;
+    sized = c.sized_for(layer);
+  }
+  if (wider > 0)
+    add_line(out, "heads by layer",
+             fmt::format("{} layers have {} KV heads of {}", wider, sized.num_kv_heads, sized.head_dim));
+  if (shared > 0)
+    add_line(out, "shared keys",
+             fmt::format("the last {} layers read keys and values of earlier ones, and cache none", shared));
+  if (c.layer_input_size > 0)
+    add_line(out, "inputs of layers", fmt::format("{} numbers of every token in each", c.layer_input_size));
+}
+
 void add_sizes(const ModelConfig& c, std::string& out) {
   add_line(out, "model",
            fmt::format("{} ({}): {} layers, hidden {}, {} query and {} KV heads of {}, MLP {}",
@@ -149,6 +175,7 @@ void add_sizes(const ModelConfig& c, std::string& out) {
                          "order of keys and in that "
                          "of values; queries of {}, values of {}",
                          c.latent->kv_rank, c.latent->rope_dim, c.latent->query_dim(), c.latent->value_dim));
+  add_varied_layers(c, out);
   if (c.experts) add_line(out, "experts", describe_experts(c));
   if (c.conv_taps > 0)
     add_line(out, "short convolutions",
@@ -177,13 +204,15 @@ void add_memory(const WeightMap& map, std::string& out) {
     const auto parts = held_parts(map, format);
     if (!parts.ok()) continue;
     add_line(out, format == WeightFormat::kAuto ? "memory of weights" : "",
-             fmt::format(
-                 "--weight-format {:<5} {} (attention {}, MLP {}{}, head {}{})", weight_format_name(format),
-                 in_bytes(parts->all()), in_bytes(parts->attention), in_bytes(parts->mlp),
-                 parts->experts > 0 ? fmt::format(", experts {}, routers {}", in_bytes(parts->experts),
-                                                  in_bytes(parts->router))
-                                    : "",
-                 in_bytes(parts->head), map.embedding ? ", embedding " + in_bytes(parts->embedding) : ""));
+             fmt::format("--weight-format {:<5} {} (attention {}, MLP {}{}, head {}{})",
+                         weight_format_name(format), in_bytes(parts->all()), in_bytes(parts->attention),
+                         in_bytes(parts->mlp),
+                         parts->experts > 0 ? fmt::format(", experts {}, routers {}",
+                                                          in_bytes(parts->experts), in_bytes(parts->router))
+                                            : "",
+                         in_bytes(parts->head),
+                         (map.embedding ? ", embedding " + in_bytes(parts->embedding) : "") +
+                             (map.inputs ? ", inputs of layers " + in_bytes(parts->inputs) : "")));
   }
 }
 

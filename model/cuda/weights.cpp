@@ -100,6 +100,9 @@ Status check_heads(const ModelConfig& c) {
     return unsupported(
         fmt::format("linear_key_head_dim {}: the CUDA kernels take at most {}; run with --device cpu",
                     c.delta_net->key_dim, kMostDeltaKeyDim));
+  if (c.values_normed)
+    return unsupported(
+        fmt::format("{} runs on the CPU alone; run with --device cpu", architecture_name(c.family)));
   if (!c.latent && c.head_dim > kMaxHeadDim)
     return unsupported(fmt::format("head_dim {}: the CUDA kernels take at most {}", c.head_dim, kMaxHeadDim));
   if (!c.latent) return {};

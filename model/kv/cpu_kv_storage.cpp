@@ -81,14 +81,17 @@ CpuKvStorage::CpuKvStorage(const KvShape& shape, int64_t num_blocks)
 KvLayerView CpuKvStorage::layer_shape(int64_t index) const {
   if (shape_.keeps_row(index))
     return {.type = shape_.type, .kv_heads = 1, .head_dim = shape_.row_size, .has_keys = false};
-  return {.type = shape_.type, .kv_heads = shape_.kv_heads, .head_dim = shape_.head_dim};
+  const KvLayerSize size = shape_.size(index);
+  return {.type = shape_.type, .kv_heads = size.kv_heads, .head_dim = size.head_dim};
 }
 
 int64_t CpuKvStorage::key_bytes(int64_t layer) const {
+  if (!shape_.holds(layer)) return 0;
   const KvLayerView shape = layer_shape(layer);
   return shape.has_keys ? shape.kv_heads * shape.head_dim * kBlockTokens * element_bytes(shape.type) : 0;
 }
 int64_t CpuKvStorage::value_bytes(int64_t layer) const {
+  if (!shape_.holds(layer)) return 0;
   const KvLayerView shape = layer_shape(layer);
   return shape.kv_heads * shape.value_stride() * kBlockTokens * element_bytes(shape.type);
 }
@@ -117,14 +120,16 @@ void CpuKvStorage::read_hidden_state(const KvSlot& at, std::span<float> to) cons
 
 KvLayerView CpuKvStorage::layer(int64_t index) const {
   KvLayerView view = layer_shape(index);
-  view.keys = keys_[static_cast<size_t>(index)].data();
-  view.values = values_[static_cast<size_t>(index)].data();
+  const auto holder = static_cast<size_t>(shape_.size(index).of);
+  view.keys = keys_[holder].data();
+  view.values = values_[holder].data();
   return view;
 }
 
 void CpuKvStorage::copy_block(int32_t from, int32_t to) {
   for (size_t i = 0; i < keys_.size(); ++i) {
     const auto layer = static_cast<int64_t>(i);
+    if (!shape_.holds(layer)) continue;
     const auto keys = static_cast<size_t>(key_bytes(layer)), values = static_cast<size_t>(value_bytes(layer));
     std::memcpy(keys_[i].data() + keys * static_cast<size_t>(to),
                 keys_[i].data() + keys * static_cast<size_t>(from), keys);
@@ -138,21 +143,22 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
 void CpuKvStorage::copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to) {
   CHECK(from.shape_.kv_heads == shape_.kv_heads && from.shape_.head_dim == shape_.head_dim &&
             from.shape_.type == shape_.type && from.shape_.hidden_state_size == shape_.hidden_state_size &&
-            from.shape_.row_layers == shape_.row_layers && from.shape_.row_size == shape_.row_size,
+            from.shape_.row_layers == shape_.row_layers && from.shape_.row_size == shape_.row_size &&
+            from.shape_.layer_sizes == shape_.layer_sizes,
         "a token of {} heads of {}, not {} of {}", from.shape_.kv_heads, from.shape_.head_dim,
         shape_.kv_heads, shape_.head_dim);
   for (int64_t l = 0; l < std::min(shape_.layers, from.shape_.layers); ++l)
-    copy_slot(from.layer(l), at, layer(l), to);
+    if (shape_.holds(l)) copy_slot(from.layer(l), at, layer(l), to);
   if (shape_.hidden_state_size > 0)
     std::memcpy(state(to), from.state(at), static_cast<size_t>(hidden_state_bytes()));
 }
 
 void CpuKvStorage::copy_slots(std::span<const KvMove> moves) {
-  for (size_t l = 0; l < keys_.size(); ++l)
-    for (const KvMove& move : moves) {
-      const KvLayerView view = layer(static_cast<int64_t>(l));
-      copy_slot(view, move.from, view, move.to);
-    }
+  for (int64_t l = 0; l < shape_.layers; ++l) {
+    if (!shape_.holds(l)) continue;
+    const KvLayerView view = layer(l);
+    for (const KvMove& move : moves) copy_slot(view, move.from, view, move.to);
+  }
   for (const KvMove& move : moves)
     if (shape_.hidden_state_size > 0)
       std::memcpy(state(move.to), state(move.from), static_cast<size_t>(hidden_state_bytes()));
@@ -167,6 +173,7 @@ uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t len
     hash = hash_combine(hash, bits);
   };
   for (int64_t l = 0; l < shape_.layers; ++l) {
+    if (!shape_.holds(l)) continue;
     const KvLayerView view = layer(l);
     for (int64_t p = 0; p < length; ++p)
       for (int64_t h = 0; h < view.kv_heads; ++h) {

@@ -25,7 +25,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
-                          DeepseekV3ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+                          DeepseekV3ForCausalLM, Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Gemma4ForCausalLM, Gemma4TextConfig,
                           Glm4MoeConfig, Glm4MoeForCausalLM,
                           GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM, Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config,
@@ -75,6 +75,8 @@ TINY = dict(SMALL, hidden_size=32, vocab_size=120, intermediate_size=52)
 PLAIN = {"rope_theta": 10000.0}
 LATENT = dict(TINY, hidden_size=36, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=20, kv_lora_rank=18, qk_nope_head_dim=10,
               qk_rope_head_dim=6, v_head_dim=12, moe_intermediate_size=20, first_k_dense_replace=1)
+GEMMA4_ROPE = {"full_attention": {"rope_theta": 100000.0, "rope_type": "proportional", "partial_rotary_factor": 0.5},
+               "sliding_attention": {"rope_theta": 1000.0, "rope_type": "default"}}
 NEWER_MODELS = {
     # Both caps are within reach of scores and logits.
     "gemma2": (Gemma2ForCausalLM, Gemma2Config,
@@ -191,8 +193,21 @@ NEWER_MODELS = {
                          layer_types=["linear_attention", "linear_attention", "full_attention"], num_experts=5,
                          num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=28),
                     {**PLAIN, "partial_rotary_factor": 0.5}),
+    # The form of E2B: an embedding for each layer; the last two layers read the keys of earlier ones and have wider MLPs.
+    "gemma4": (Gemma4ForCausalLM, Gemma4TextConfig,
+               dict(TINY, num_hidden_layers=5, num_key_value_heads=2, head_dim=10, global_head_dim=12, sliding_window=7,
+                    layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                    num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=6, vocab_size_per_layer_input=120,
+                    final_logit_softcapping=12.0, tie_word_embeddings=True), GEMMA4_ROPE),
+    # The form of 31B: values are what keys are made of, and fewer KV heads, in layers that see all.
+    "gemma4-large": (Gemma4ForCausalLM, Gemma4TextConfig,
+                     dict(TINY, num_hidden_layers=3, num_key_value_heads=4, head_dim=10, global_head_dim=20,
+                          num_global_key_value_heads=2, attention_k_eq_v=True, sliding_window=9,
+                          layer_types=["sliding_attention", "full_attention", "full_attention"],
+                          hidden_size_per_layer_input=0, final_logit_softcapping=12.0,
+                          use_bidirectional_attention="vision", tie_word_embeddings=True), GEMMA4_ROPE),
 }
-NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3", "qwen3.5", "qwen3.5-moe"}  # config.json of transformers 5; the others as older versions wrote it
+NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3", "qwen3.5", "qwen3.5-moe", "gemma4", "gemma4-large"}  # config.json of transformers 5; the others as older versions wrote it
 DELTA_NETS = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
 STACKED = {"qwen3.5-moe"}  # experts in two tensors a layer, as the published files have them
 GREEDY_STEPS = 24
@@ -206,13 +221,15 @@ def random_weights(model, seed):
     for name, tensor in sorted(model.named_parameters()):
         noise = torch.randn(tensor.shape, generator=generator)
         if "norm" in name:  # classes of Gemma and Qwen3-Next add the 1 themselves
-            adds_one = "gemma" in model.config.model_type or (
+            adds_one = model.config.model_type in ("gemma2", "gemma3_text") or (
                 model.config.model_type in DELTA_NETS and not name.endswith("linear_attn.norm.weight"))
             tensor.data = 0.3 * noise + (0.0 if adds_one else 1.0)
         elif name.endswith("e_score_correction_bias"):
             tensor.data = 0.2 * noise
         elif name.endswith("bias"):
             tensor.data = 0.3 * noise
+        elif name.endswith(("router.scale", "per_expert_scale")):
+            tensor.data = 1 + 0.3 * noise
         elif name.endswith("sinks"):
             tensor.data = noise
         elif "embed_tokens" in name or "lm_head" in name:
@@ -224,6 +241,8 @@ def random_weights(model, seed):
     for name, buffer in sorted(model.named_buffers()):
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
+        if name.endswith("layer_scalar"):
+            buffer.copy_(1 + 0.3 * torch.randn(buffer.shape, generator=generator))
 
 
 def build(name, seed):
@@ -251,6 +270,14 @@ def downgrade_config(path, dtype_name):
         del config["head_dim"]  # Llama 2 and Qwen2 files leave it to the reader
     config["torch_dtype"] = dtype_name
     config.pop("dtype", None)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def publish_gemma4_config(path):
+    """config.json as the published models have it; transformers writes the heads of each layer."""
+    config = json.loads(path.read_text())
+    heads = next(iter(config.pop("per_layer_config").values()))
+    config["global_head_dim"] = heads["head_dim"]
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -308,6 +335,8 @@ def write(root, name, source, seed, dtype=torch.float32, shard_size="1GB", new_c
     model.to(dtype).save_pretrained(directory, max_shard_size=shard_size)
     if name in STACKED:
         stack_experts(directory / "model.safetensors")
+    if name == "gemma4":
+        publish_gemma4_config(directory / "config.json")
     if not new_config:
         downgrade_config(directory / "config.json", str(dtype).removeprefix("torch."))
     (directory / "generation_config.json").write_text(json.dumps(

@@ -159,10 +159,11 @@ TEST_P(Exited, RowsGoOnWithTheSameBits) {
     });
 }
 
-// Windows and rotations by layer, mixtures, sinks, latent attention, and keys and values in 16 bits.
+// Windows and rotations by layer, mixtures, sinks, latent attention, shared keys, and keys and values in 16
+// bits.
 INSTANTIATE_TEST_SUITE_P(Families, Exited,
                          ::testing::Values("qwen3", "qwen3-bf16", "gemma3", "mixtral", "gpt-oss",
-                                           "deepseek-v2"),
+                                           "deepseek-v2", "gemma4"),
                          [](const auto& of) {
                            std::string name = of.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -28,7 +28,7 @@ TEST(QuantizedFile, Float8IsRefusedByName) {
 }
 
 TEST(QuantizedFile, LoadsWithTheBitsOfQuantisingAtLoad) {
-  for (const char* name : {"llama2", "qwen2", "qwen3-bf16", "lfm2", "qwen3-next", "qwen3.5"})
+  for (const char* name : {"llama2", "qwen2", "qwen3-bf16", "lfm2", "qwen3-next", "qwen3.5", "gemma4"})
     for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4})
       testing::expect_stored_equals_quantised_at_load(name, format);
 }

@@ -379,6 +379,133 @@ TEST(ModelConfig, TheTextModelOfAModelForImagesIsRead) {
   EXPECT_EQ(gemma3->layer(5).window, 0);
 }
 
+json gemma4(const json& changes) {
+  const json rope{
+      {"full_attention",
+       {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1000000.0}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 10000.0}}}};
+  return with(without(family(ModelFamily::kGemma4), "sliding_window"),
+              with({{"num_hidden_layers", 10},
+                    {"head_dim", 32},
+                    {"global_head_dim", 64},
+                    {"hidden_activation", "gelu_pytorch_tanh"},
+                    {"hidden_size_per_layer_input", 16},
+                    {"final_logit_softcapping", 30.0},
+                    {"sliding_window", 32},
+                    {"rope_parameters", rope}},
+                   changes));
+}
+
+// As google/gemma-4-E2B-it has it, with smaller sizes: the text model of one for images and sound.
+TEST(ModelConfig, Gemma4SharesKeysAndHasAnInputOfEachLayer) {
+  json types = json::array();
+  for (int i = 0; i < 10; ++i) types.push_back(i % 5 == 4 ? "full_attention" : "sliding_attention");
+  const json text = gemma4({{"layer_types", types},
+                            {"num_kv_shared_layers", 5},
+                            {"use_double_wide_mlp", true},
+                            {"attention_k_eq_v", false},
+                            {"enable_moe_block", false},
+                            {"num_global_key_value_heads", nullptr},
+                            {"num_experts", nullptr},
+                            {"top_k_experts", nullptr},
+                            {"moe_intermediate_size", nullptr}});
+  const json whole{{"architectures", {"Gemma4ForConditionalGeneration"}},
+                   {"model_type", "gemma4"},
+                   {"audio_config", {{"model_type", "gemma4_audio"}}},
+                   {"audio_token_id", 258881},
+                   {"boa_token_id", 256000},
+                   {"boi_token_id", 255999},
+                   {"dtype", "bfloat16"},
+                   {"eoa_token_index", 258883},
+                   {"eoi_token_id", 258882},
+                   {"eos_token_id", {1, 106}},
+                   {"image_token_id", 258880},
+                   {"initializer_range", 0.02},
+                   {"tie_word_embeddings", true},
+                   {"video_token_id", 258884},
+                   {"vision_config", {{"model_type", "gemma4_vision"}}},
+                   {"vision_soft_tokens_per_image", 280},
+                   {"text_config", without(text, "architectures")}};
+  for (const json& file : {text, whole}) {
+    const auto config = read(file);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(config->family, ModelFamily::kGemma4);
+    EXPECT_EQ(config->layer_input_size, 16);
+    EXPECT_TRUE(config->values_normed && config->scales_layers && config->tie_word_embeddings);
+    EXPECT_FALSE(config->norm_adds_one);
+    EXPECT_EQ(config->scales.attention, 1);
+    EXPECT_EQ(config->scales.logit_cap, 30);
+    for (const int64_t i : {0, 3, 5, 8}) {
+      EXPECT_EQ(config->layer(i).window, 32) << i;
+      EXPECT_EQ(config->layer(i).head_dim, 0) << i;
+    }
+    for (const int64_t i : {4, 9}) {
+      EXPECT_EQ(config->layer(i).window, 0) << i;
+      EXPECT_EQ(config->layer(i).head_dim, 64) << i;
+    }
+    for (const int64_t i : {3, 4}) EXPECT_EQ(config->layer(i).kv_of, -1) << i;
+    for (const int64_t i : {5, 6, 7, 8}) EXPECT_EQ(config->layer(i).kv_of, 3) << i;
+    EXPECT_EQ(config->layer(9).kv_of, 4);
+    EXPECT_EQ(config->layer(4).intermediate_size, 0);
+    EXPECT_EQ(config->layer(5).intermediate_size, 344);
+    EXPECT_EQ(config->rope.dims, 64);
+    EXPECT_EQ(config->rope.scaling, RopeScaling(ProportionalRopeScaling{.share = 0.25}));
+    EXPECT_EQ(config->local_rope.dims, 32);
+    // Keys and values of four layers with 32 a head and one with 64; the other five have none of their own.
+    EXPECT_EQ(size_of(*config).kv_numbers, 2 * 2 * (4 * 32 + 64));
+    EXPECT_EQ(beyond_plain_layers(*config), "an embedding for each layer");
+  }
+  const json by_default = with(without(text, "layer_types"), {{"num_kv_shared_layers", 0}});
+  for (int64_t i = 0; i < 10; ++i)
+    EXPECT_EQ(read(by_default)->layer(i).window, i == 5 || i == 9 ? 0 : 32)
+        << i << ": the last layer sees all";
+  EXPECT_EQ(read(with(text, {{"hidden_size_per_layer_input", nullptr}}))->layer_input_size, 0);
+  EXPECT_EQ(read(without(text, "hidden_size_per_layer_input"))->layer_input_size, 256);
+  expect_refused(with(text, {{"vocab_size_per_layer_input", 200}}), "vocab_size_per_layer_input", "300");
+  expect_refused(with(text, {{"enable_moe_block", true}}), "enable_moe_block", "experts");
+  expect_refused(with(text, {{"use_bidirectional_attention", "all"}}), "use_bidirectional_attention",
+                 "vision");
+  expect_refused(with(text, {{"rope_theta", 10000.0}}), "rope_theta", "rope_parameters");
+  expect_refused(with(text, {{"query_pre_attn_scalar", 256}}), "query_pre_attn_scalar", "256");
+  expect_refused(with(text, {{"layer_types", json(10, "sliding_attention")}}), "layer_types", "last layer");
+  expect_invalid(with(text, {{"num_kv_shared_layers", 6}}), "num_kv_shared_layers", "keys of its own");
+  expect_invalid(with(text, {{"num_kv_shared_layers", 10}}), "num_kv_shared_layers", "9");
+  expect_invalid(with(text, {{"global_head_dim", 63}}), "global_head_dim", "even");
+  expect_refused(with(llama(), {{"num_kv_shared_layers", 1}}), "num_kv_shared_layers", "not understood");
+  expect_refused(with(llama(), {{"rope_scaling", {{"rope_type", "proportional"}}}}), "rope_type",
+                 "proportional");
+}
+
+// As google/gemma-4-31B-it has it, with smaller sizes, and as transformers 5 writes it again.
+TEST(ModelConfig, Gemma4MakesValuesOfKeys) {
+  const json published = gemma4({{"num_hidden_layers", 6},
+                                 {"attention_k_eq_v", true},
+                                 {"hidden_size_per_layer_input", 0},
+                                 {"num_global_key_value_heads", 1},
+                                 {"num_kv_shared_layers", 0},
+                                 {"use_bidirectional_attention", "vision"}});
+  const json saved = with(without(without(published, "global_head_dim"), "num_global_key_value_heads"),
+                          {{"per_layer_config", {{"5", {{"head_dim", 64}, {"num_key_value_heads", 1}}}}}});
+  for (const json& file : {published, saved}) {
+    const auto config = read(file);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(config->layers[4], (LayerKind{.window = 32, .rope = LayerRope::kLocal}));
+    EXPECT_EQ(config->layers[5], (LayerKind{.head_dim = 64, .kv_heads = 1, .values_are_keys = true}));
+    EXPECT_EQ(size_of(*config).kv_numbers, 2 * (5 * 2 * 32 + 64));
+    EXPECT_EQ(beyond_plain_layers(*config), "norms of values");
+  }
+  EXPECT_EQ(read(with(published, {{"attention_k_eq_v", false}}))->layers[5], (LayerKind{.head_dim = 64}))
+      << "as its class reads the number of KV heads";
+  expect_invalid(with(published, {{"num_global_key_value_heads", 3}}), "num_global_key_value_heads",
+                 "divide");
+  expect_refused(with(saved, {{"global_head_dim", 64}}), "global_head_dim", "per_layer_config");
+  expect_refused(with(saved, {{"per_layer_config", {{"5", {{"sliding_window", 8}}}}}}), "sliding_window",
+                 "understood");
+  expect_refused(with(saved, {{"per_layer_config", {{"4", {{"head_dim", 64}}}}}}), "per_layer_config",
+                 "type");
+  expect_invalid(with(saved, {{"per_layer_config", {{"6", {{"head_dim", 64}}}}}}), "6", "layers");
+}
+
 // As Qwen/Qwen3-VL-4B-Instruct has it, with smaller sizes. The parts of a rotation for images change no text.
 TEST(ModelConfig, TheTextModelOfQwen3VlIsQwen3) {
   const json rope{{"mrope_interleaved", true}, {"mrope_section", {24, 20, 20}}, {"rope_type", "default"}};

@@ -64,6 +64,10 @@ inline std::vector<json> families() {
     if (traits.experts != nullptr && traits.experts->dense_layers_first && !traits.latent_attention)
       config.update({{"first_k_dense_replace", 1}, {"n_group", 2}, {"topk_group", 1}});
     if (traits.family == ModelFamily::kOlmo3) config["rope_theta"] = 500000.0;
+    if (traits.varied_layers) {
+      config.erase("rope_theta");
+      config["vocab_size_per_layer_input"] = config["vocab_size"];
+    }
     if (traits.rotation_must_be_given) config["rope_scaling"] = {{"rope_type", "default"}};
     all.push_back(config);
   }
