@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "model_files/family.h"
+#include "model_files/gguf_varied_layers.h"
 
 namespace outrider {
 namespace {
@@ -40,6 +41,11 @@ constexpr std::array kGraniteGguf =
                             {"embedding_scale", "embedding_multiplier", Kind::kNumber},
                             {"residual_scale", "residual_multiplier", Kind::kNumber},
                             {"logit_scale", "logits_scaling", Kind::kNumber}});
+constexpr std::array kGemma4Gguf =
+    std::to_array<GgufKey>({{"attention.sliding_window", "sliding_window"},
+                            {"attention.shared_kv_layers", "num_kv_shared_layers"},
+                            {"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
+                            {"final_logit_softcapping", "final_logit_softcapping", Kind::kNumber}});
 constexpr std::array kOlmo3Gguf = std::to_array<GgufKey>({{"attention.sliding_window", "sliding_window"}});
 constexpr std::array kGlm4MoeGguf =
     std::to_array<GgufKey>({{"leading_dense_block_count", "first_k_dense_replace"},
@@ -105,6 +111,10 @@ constexpr std::array kDeltaNetMore =
 constexpr std::array kWindowPattern = std::to_array<Keys>({"attention.sliding_window_pattern"});
 constexpr std::array kGemma3More =
     std::to_array<Keys>({"attention.sliding_window", "attention.sliding_window_pattern"});
+constexpr std::array kGemma4More =
+    std::to_array<Keys>({"attention.sliding_window_pattern", "attention.key_length_swa",
+                         "attention.value_length_swa", "rope.freq_base_swa", "rope.dimension_count_swa",
+                         "expert_count", "expert_used_count", "expert_feed_forward_length"});
 constexpr std::array kOlmo3More =
     std::to_array<Keys>({"attention.sliding_window_pattern", "rope.freq_base_swa"});
 constexpr std::array kGatingMore = std::to_array<Keys>({"expert_gating_func"});
@@ -335,6 +345,13 @@ constexpr std::array kArchitectures = std::to_array<GgufArchitecture>({
      .keys = kGemma3Gguf,
      .more_keys = kGemma3More,
      .complete = complete_gemma3},
+    {.name = "gemma4",
+     .family = ModelFamily::kGemma4,
+     .kv_heads_by_layer = true,
+     .mlps_by_layer = true,
+     .keys = kGemma4Gguf,
+     .more_keys = kGemma4More,
+     .complete = complete_varied_layers},
     {.name = "phi3", .family = ModelFamily::kPhi3, .more_keys = kPhi3More, .complete = complete_phi3},
     {.name = "olmo2", .family = ModelFamily::kOlmo2},
     {.name = "olmo2",

@@ -58,6 +58,7 @@ struct GgufArchitecture {
   bool pairs_rows = false;         // q and k are stored for a rotation of neighbours
   bool norms_hold_one = false;     // norms are stored with 1 added
   bool kv_heads_by_layer = false;  // `complete` reads their number
+  bool mlps_by_layer = false;      // `complete` reads their sizes
   bool values_in_turns = false;    // DeltaNetConfig::in_turns
   std::span<const GgufKey> keys = {};
   // Further keys that `complete` reads.

@@ -197,6 +197,7 @@ double llama3_divisor(double frequency, double factor) {
 // Files hold the divisors of frequencies themselves. Those of Llama 3.1 and later are recognised, so that
 // the rotation has the bits of the model's directory; others are taken as they are.
 Status ConfigOfGguf::read_rope_factors() {
+  if (family_.varied_layers) return {};  // GgufArchitecture::complete reads them
   const int64_t pairs = turning_dims() / 2;
   ASSIGN_OR_RETURN(const auto divisors, numbers_of(kGgufRopeFactors, pairs));
   if (!divisors) return {};
@@ -355,7 +356,8 @@ Result<json> ConfigOfGguf::read() {
   RETURN_IF_ERROR(refuse_other_keys());
   RETURN_IF_ERROR(copy_integer("embedding_length", "hidden_size", true));
   RETURN_IF_ERROR(read_layers());
-  RETURN_IF_ERROR(copy_integer("feed_forward_length", "intermediate_size", !architecture_.has_experts));
+  if (!architecture_.mlps_by_layer)
+    RETURN_IF_ERROR(copy_integer("feed_forward_length", "intermediate_size", !architecture_.has_experts));
   RETURN_IF_ERROR(copy_integer("attention.head_count", "num_attention_heads", true));
   if (!architecture_.kv_heads_by_layer)
     RETURN_IF_ERROR(copy_integer("attention.head_count_kv", "num_key_value_heads", false));

@@ -42,6 +42,9 @@ constexpr auto kParts = std::to_array<std::pair<std::string_view, std::string_vi
      {"ssm_out", "linear_attn.out_proj"},
      {"ssm_a", "linear_attn.A"},
      {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+     {"inp_gate", "per_layer_input_gate"},
+     {"proj", "per_layer_projection"},
+     {"post_norm", "post_per_layer_input_norm"},
      // The tensors of a multi-token prediction module, which are stored as a layer behind the last.
      {"nextn.eh_proj", "eh_proj"},
      {"nextn.embed_tokens", "embed_tokens"},
@@ -162,6 +165,10 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
     put(std::move(tensor), layer + "self_attn." + std::string(norm) + kind);
     return {};
   }
+  if (part == "layer_output_scale") {
+    put(std::move(tensor), layer + "layer_scalar");
+    return {};
+  }
   if (part == "attn_sinks") {
     put(std::move(tensor), layer + "self_attn.sinks");
     return {};
@@ -242,6 +249,9 @@ Status TensorsOfGguf::add(TensorInfo tensor) {
        {std::pair<std::string_view, std::string>{"token_embd.weight", "model.embed_tokens.weight"},
         {"output_norm.weight", final_norm},
         {is_lfm2 ? "token_embd_norm.weight" : "output_norm.weight", final_norm},
+        {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+        {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+        {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"},
         {"output.weight", "lm_head.weight"}})
     if (tensor.name == from) {
       put(std::move(tensor), to);

@@ -55,7 +55,7 @@ CASES = {
     "ernie45-moe": {"num_hidden_layers": 3, "moe_layer_end_index": None},
     # The converter takes published lengths alone.
     "hunyuan": {"max_position_embeddings": 32768},
-    "lfm2": {},
+    "lfm2": {}, "gemma4": {}, "gemma4-large": {},
     "lfm2-moe": {"routed_scaling_factor": 1.0},
     # No layer without experts.
     "qwen3-next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": [],
@@ -102,7 +102,7 @@ def convert(directory, out):
         def set_vocab(self):
             pass
 
-    if base.__name__ == "Gemma3Model":  # its own looks at the vocabulary, to cut rows behind it
+    if base.__name__ in ("Gemma3Model", "Gemma4Model"):  # its own looks at the vocabulary, to cut rows behind it
         WithoutVocabulary.modify_tensors = lambda self, data, name, layer: TextModel.modify_tensors(self, data + self.norm_shift(name), name, layer)
     WithoutVocabulary(directory, gguf.LlamaFileType.ALL_F32, out, eager=True).write()
 

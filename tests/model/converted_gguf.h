@@ -73,11 +73,15 @@ class Converted {
       : weights_(directory / "model.safetensors"), config_(config), architecture_(architecture) {}
 
   std::vector<float> numbers(const std::string& name) const {
-    if (name == "rope_freqs.weight") return llama3_factors();
+    if (name == "rope_freqs.weight")
+      return config_["model_type"] == "gemma4_text" ? still_pairs() : llama3_factors();
     if (name == "rope_factors_long.weight") return config_["rope_scaling"]["long_factor"];
     if (name == "rope_factors_short.weight") return config_["rope_scaling"]["short_factor"];
     for (const auto& [from, to] : {std::pair{"token_embd.weight", "model.embed_tokens.weight"},
                                    {"output.weight", "lm_head.weight"},
+                                   {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+                                   {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+                                   {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"},
                                    {"output_norm.weight", "model.norm.weight"},
                                    {"token_embd_norm.weight", "model.embedding_norm.weight"}})
       if (name == from) return finished(to, get(to));
@@ -101,6 +105,13 @@ class Converted {
     Numbers out{found->second.shape, std::vector<float>(found->second.bytes.size() / sizeof(float))};
     std::memcpy(out.values.data(), found->second.bytes.data(), found->second.bytes.size());
     return out;
+  }
+  // Half of the pairs of Gemma 4's wide heads stand still.
+  std::vector<float> still_pairs() const {
+    const auto pairs = static_cast<size_t>(get("model.layers.1.self_attn.q_norm.weight").rows() / 2);
+    std::vector<float> divisors(pairs, 1e30F);
+    std::fill_n(divisors.begin(), pairs / 2, 1.0F);
+    return divisors;
   }
   // As make_gguf_model_goldens.py makes it of the model's own numbers.
   std::vector<float> of_module(const std::string& part) const {
@@ -140,6 +151,9 @@ class Converted {
         {"ffn_norm", mlp_norm},
         {"post_attention_norm", "post_attention_layernorm"},
         {"post_ffw_norm", "post_feedforward_layernorm"},
+        {"inp_gate", "per_layer_input_gate"},
+        {"proj", "per_layer_projection"},
+        {"post_norm", "post_per_layer_input_norm"},
         {"attn_q", "self_attn.q_proj"},
         {"attn_k", "self_attn.k_proj"},
         {"attn_v", "self_attn.v_proj"},
@@ -163,6 +177,7 @@ class Converted {
         {"ffn_down_shexp", shared() + "down_proj"},
         {"ffn_gate_inp", router(layer)}};
     if (has(layer + "operator_norm.weight") && !part.ends_with("_exps")) return of_lfm2(layer, part, kind);
+    if (part == "layer_output_scale") return get(layer + "layer_scalar").values;
     if (part == "attn_sinks") return get(layer + "self_attn.sinks").values;
     if (part == "exp_probs_b") {
       for (const char* block : {"block_sparse_moe.", "mlp.moe_statics."})
