@@ -61,6 +61,8 @@ int64_t mixed_columns(const ShardPlan& p, std::span<const LayerPart> parts) {
                    p.delta_net ? p.delta_net->value_size() : 0});
 }
 
+bool has_mlp_beside(const ModelConfig& c) { return c.experts && c.experts->beside_mlp; }
+
 DeltaNetShape delta_shape(const ModelConfig& c, const ShardPlan& p) {
   const DeltaNetPart& own = *p.delta_net;
   DeltaNetShape shape{.key_dim = own.key_dim,
@@ -89,6 +91,8 @@ struct CpuModel::Activations {
         inputs(c.layer_input_size > 0 ? o.max_rows : 0, c.num_layers * c.layer_input_size),
         projected_inputs(c.layer_input_size > 0 ? o.max_rows : 0, c.num_layers * c.layer_input_size),
         input_gate(c.layer_input_size > 0 ? o.max_rows : 0, c.layer_input_size),
+        of_mlp(has_mlp_beside(c) ? o.max_rows : 0, c.hidden_size),
+        routed(has_mlp_beside(c) ? o.max_rows : 0, c.hidden_size),
         squares(c.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
         last_hidden(o.max_logit_rows, c.hidden_size),
         logits(o.max_logit_rows, output_ids(p, o).size()),
@@ -103,8 +107,10 @@ struct CpuModel::Activations {
   ActivationRows gate_up;      // [rows, gates, then ups of this rank]
   ActivationRows partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
   ActivationRows inputs;       // [rows, layers * layer_input_size]: of the layers of the model
-  ActivationRows projected_inputs;  // the part of them that is projected from embeddings
+  ActivationRows projected_inputs;  // [rows, layers * layer_input_size]: projected from embeddings
   ActivationRows input_gate;        // [rows, layer_input_size]
+  ActivationRows of_mlp;            // [rows, hidden]: of an MLP beside experts
+  ActivationRows routed;            // [rows, hidden]: what chooses those experts
   Buffer<float> squares;       // [rows, 2]: sums of squares of q and k
   ActivationRows last_hidden;  // [logit rows, hidden]
   ActivationRows logits;       // [logit rows, output ids of this rank]
@@ -545,19 +551,48 @@ void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
 
 void CpuModel::mlp_block(int64_t layer, int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const auto* mixture = std::get_if<ExpertMlp>(&w.mlp);
+  if (mixture && mixture->beside) return beside_block(layer, *mixture, rows);
   const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows),
              partial = act_->partial.rows(rows);
   const bool is_normed = !w.mlp_norm.empty();
   if (is_normed) rms_norm(x, w.mlp_norm, static_cast<float>(config_.rms_norm_eps), normed);
   const auto in = is_normed ? normed : x;
-  if (const auto* mixture = std::get_if<ExpertMlp>(&w.mlp)) {
+  if (mixture) {
     experts_->forward(pool_, matmul_scratch_, *mixture, in, partial);
     return finish_block(partial, {}, w.mlp_out_norm);
   }
-  const auto gate_up = act_->gate_up.slice(rows, 0, 2 * parts_[static_cast<size_t>(layer)].mlp_columns);
-  gate_and_up(pool_, matmul_scratch_, w.dense(), GateRule(config_), in, gate_up);
-  matmul(pool_, matmul_scratch_, gate_up, w.dense().down, partial);
+  run_mlp(w.dense(), layer, in);
   finish_block(partial, w.dense().down_bias, w.mlp_out_norm);
+}
+
+void CpuModel::run_mlp(const DenseMlp& mlp, int64_t layer, TensorView<const float, 2> in) {
+  const int64_t rows = in.extent(0);
+  const auto gate_up = act_->gate_up.slice(rows, 0, 2 * parts_[static_cast<size_t>(layer)].mlp_columns);
+  gate_and_up(pool_, matmul_scratch_, mlp, GateRule(config_), in, gate_up);
+  matmul(pool_, matmul_scratch_, gate_up, mlp.down, act_->partial.rows(rows));
+}
+
+// norm(norm_1(mlp(norm x)) + norm_2(experts(norm x))): each has a norm of its own. The router reads another.
+void CpuModel::beside_block(int64_t layer, const ExpertMlp& mixture, int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const BesideMlp& beside = *mixture.beside;
+  const auto epsilon = static_cast<float>(config_.rms_norm_eps);
+  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows),
+             partial = act_->partial.rows(rows), of_mlp = act_->of_mlp.rows(rows),
+             routed = act_->routed.rows(rows);
+  rms_norm(x, w.mlp_norm, epsilon, normed);
+  run_mlp(beside.mlp, layer, normed);
+  sum_over_ranks(partial);
+  rms_norm(partial, beside.mlp_out_norm, epsilon, of_mlp);
+  rms_norm(x, beside.router_norm, epsilon, routed);
+  rms_norm(x, beside.experts_norm, epsilon, normed);
+  experts_->forward(pool_, matmul_scratch_, mixture, routed, normed, partial);
+  sum_over_ranks(partial);
+  rms_norm(partial, beside.experts_out_norm, epsilon, partial);
+  add_rows(partial, of_mlp);
+  rms_norm(partial, w.mlp_out_norm, epsilon, partial);
+  add_rows(x, partial);
 }
 
 // The tree over ranks continues the tree over this rank's leaves.

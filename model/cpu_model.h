@@ -63,6 +63,10 @@ class CpuModel final : public Model {
   void update_states(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
   void mixer_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
   void mlp_block(int64_t layer, int64_t rows);
+  // This rank's part of an MLP of `in`, into `partial`.
+  void run_mlp(const DenseMlp& mlp, int64_t layer, TensorView<const float, 2> in);
+  // Experts, and the MLP beside them.
+  void beside_block(int64_t layer, const ExpertMlp& mixture, int64_t rows);
   void finish_block(TensorView<float, 2> partial, std::span<const float> bias, std::span<const float> norm);
   void compute_logits(int64_t rows);
   void norm_projections(const LayerWeights& w, int64_t rows);

@@ -155,11 +155,12 @@ ExpertRows::ExpertRows(const ModelConfig& config, const ShardPlan& plan, int64_t
 }
 
 void ExpertRows::forward(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp,
-                         TensorView<const float, 2> x, TensorView<float, 2> out) {
+                         TensorView<const float, 2> routed, TensorView<const float, 2> x,
+                         TensorView<float, 2> out) {
   const auto rows = static_cast<size_t>(x.extent(0));
   const auto sums = sums_.flat(x.extent(0));
   std::fill(sums.begin(), sums.end(), 0.0f);
-  route(pool, scratch, mlp, x);
+  route(pool, scratch, mlp, routed);
   for (size_t e = 0; e < mlp.experts.size(); ++e)
     queue(pool, scratch, mlp.experts[e], x,
           std::span(visits_).subspan(static_cast<size_t>(begins_[e]),
@@ -190,6 +191,9 @@ void ExpertRows::route(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp
     const auto choices =
         std::span(choices_).subspan(static_cast<size_t>(m * chosen), static_cast<size_t>(chosen));
     choose_experts(logits.row(m), rule, mlp.correction, choices);
+    if (mlp.beside)
+      for (ExpertChoice& choice : choices)
+        choice.weight *= mlp.beside->expert_scales[static_cast<size_t>(choice.expert)];
     for (const ExpertChoice& choice : choices) ++begins_[static_cast<size_t>(choice.expert) + 1];
   }
   for (size_t e = 1; e < begins_.size(); ++e) begins_[e] += begins_[e - 1];

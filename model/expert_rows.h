@@ -63,7 +63,12 @@ class ExpertRows {
 
   // out[m, :] = this rank's part of the mixture of x[m, :]. x, out [rows, hidden]
   void forward(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp, TensorView<const float, 2> x,
-               TensorView<float, 2> out);
+               TensorView<float, 2> out) {
+    forward(pool, scratch, mlp, x, x, out);
+  }
+  // The same; `routed` [rows, hidden] decides which experts a row goes through.
+  void forward(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp,
+               TensorView<const float, 2> routed, TensorView<const float, 2> x, TensorView<float, 2> out);
 
  private:
   static constexpr int64_t kVisitsTogether = 128;

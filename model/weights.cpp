@@ -88,6 +88,17 @@ Result<ExpertMlp> Packer::mixture(const ExpertSources& s) {
     if (!has_first_leaf_) packed.down_bias.clear();
     w.experts.push_back(std::move(packed));
   }
+  if (s.beside) {
+    BesideMlp& beside = w.beside.emplace();
+    ASSIGN_OR_RETURN(beside.mlp, mlp(s.beside->mlp));
+    beside.mlp_out_norm = norm(s.beside->mlp_out_norm);
+    beside.experts_norm = norm(s.beside->experts_norm);
+    beside.experts_out_norm = norm(s.beside->experts_out_norm);
+    beside.router_norm = read_vector(s.beside->router_scale);
+    for (float& scale : beside.router_norm)
+      scale *= static_cast<float>(1 / std::sqrt(static_cast<double>(config_.hidden_size)));
+    beside.expert_scales = read_vector(s.beside->expert_scales);
+  }
   if (s.shared) {
     ASSIGN_OR_RETURN(w.shared, mlp(*s.shared));
     if (!s.shared_gate.empty()) w.shared_gate = pack_matrix({s.shared_gate, {}}, WeightType::kFloat32, pool_);
@@ -166,7 +177,8 @@ Result<LayerWeights> Packer::layer(const LayerSources& s) {
 }  // namespace
 
 size_t ExpertMlp::bytes() const {
-  size_t sum = router.bytes() + shared_gate.bytes() + (shared ? shared->bytes() : 0);
+  size_t sum = router.bytes() + shared_gate.bytes() + (shared ? shared->bytes() : 0) +
+               (beside ? beside->mlp.bytes() : 0);
   for (const DenseMlp& expert : experts) sum += expert.bytes();
   return sum;
 }

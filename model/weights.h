@@ -29,6 +29,14 @@ struct DenseMlp {
   size_t bytes() const { return gate_up.bytes() + down.bytes(); }
 };
 
+// BesideSources, packed.
+struct BesideMlp {
+  DenseMlp mlp;
+  std::vector<float> mlp_out_norm, experts_norm, experts_out_norm;
+  std::vector<float> router_norm;  // router_scale / sqrt(hidden)
+  std::vector<float> expert_scales;
+};
+
 // Router and shared gate are fp32 whatever the format: they decide.
 struct ExpertMlp {
   PackedMatrix router;  // [experts, hidden], whole on every rank
@@ -36,6 +44,7 @@ struct ExpertMlp {
   std::vector<DenseMlp> experts;
   std::optional<DenseMlp> shared;
   PackedMatrix shared_gate;  // [1, hidden], whole; empty: the shared MLP counts fully
+  std::optional<BesideMlp> beside;
 
   size_t bytes() const;
 };

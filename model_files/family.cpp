@@ -147,6 +147,17 @@ constexpr ExpertNames kQwen35Experts{.block = "mlp.",
                                      .has_shared = true,
                                      .always_renormalises = true};
 
+constexpr ExpertNames kGemma4Experts{.block = "",
+                                     .gate = "gate_proj",
+                                     .up = "up_proj",
+                                     .down = "down_proj",
+                                     .count_key = "num_experts",
+                                     .chosen_key = "top_k_experts",
+                                     .size_key = "moe_intermediate_size",
+                                     .always_renormalises = true,
+                                     .router = "router.proj",
+                                     .beside_mlp = true};
+
 using Keys = std::string_view;
 constexpr std::array kQwenKeys = std::to_array<Keys>({"use_sliding_window"});
 constexpr std::array kGemma2Keys = std::to_array<Keys>({"hidden_activation"});
@@ -615,12 +626,12 @@ constexpr std::array kFamilies = {
                  .defaults = {.head_dim = 256, .rotated_share = 0.25}},
     FamilyTraits{.family = ModelFamily::kGemma4,
                  .title = "Gemma 4",
-                 .models = "Gemma 4 E2B, E4B and 31B; their image and audio towers are not read",
+                 .models = "Gemma 4 E2B, E4B, 26B-A4B and 31B; their image and audio towers are not read",
                  .model_type = "gemma4_text",
                  .architecture = "Gemma4ForCausalLM",
                  .special =
                      "norms of q, k and v; wider heads in layers without a window; keys and values that "
-                     "layers share; an embedding for each layer",
+                     "layers share; an embedding for each layer; experts beside an MLP",
                  .norm_place = NormPlace::kAround,
                  .qk_norm = QkNorm::kHead,
                  .attention_bias = AttentionBias::kQkvoByKey,
@@ -630,6 +641,7 @@ constexpr std::array kFamilies = {
                  .embedding_times_root = true,
                  .windows = Windows::kByPattern,
                  .scales = kGemma4Scales,
+                 .experts = &kGemma4Experts,
                  .keys = kGemma4Keys,
                  .defaults = {.head_dim = 256, .rope_theta = 1e6, .window = 512, .tied = true}},
 };

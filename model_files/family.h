@@ -91,6 +91,7 @@ struct ExpertNames {
   // All experts in one tensor [experts, inputs, outputs], gates and ups in turns; or in MXFP4, outputs first.
   bool packed = false;
   bool biases = false;  // ExpertConfig::biases
+  bool beside_mlp = false;  // ExpertConfig::beside_mlp; there are experts if "enable_moe_block" is true
 };
 
 // Values that the family's Hugging Face class assumes where config.json lacks the key.

@@ -45,7 +45,10 @@ constexpr std::array kGemma4Gguf =
     std::to_array<GgufKey>({{"attention.sliding_window", "sliding_window"},
                             {"attention.shared_kv_layers", "num_kv_shared_layers"},
                             {"embedding_length_per_layer_input", "hidden_size_per_layer_input"},
-                            {"final_logit_softcapping", "final_logit_softcapping", Kind::kNumber}});
+                            {"final_logit_softcapping", "final_logit_softcapping", Kind::kNumber},
+                            {"expert_count", "num_experts"},
+                            {"expert_used_count", "top_k_experts"},
+                            {"expert_feed_forward_length", "moe_intermediate_size"}});
 constexpr std::array kOlmo3Gguf = std::to_array<GgufKey>({{"attention.sliding_window", "sliding_window"}});
 constexpr std::array kGlm4MoeGguf =
     std::to_array<GgufKey>({{"leading_dense_block_count", "first_k_dense_replace"},
@@ -113,8 +116,7 @@ constexpr std::array kGemma3More =
     std::to_array<Keys>({"attention.sliding_window", "attention.sliding_window_pattern"});
 constexpr std::array kGemma4More =
     std::to_array<Keys>({"attention.sliding_window_pattern", "attention.key_length_swa",
-                         "attention.value_length_swa", "rope.freq_base_swa", "rope.dimension_count_swa",
-                         "expert_count", "expert_used_count", "expert_feed_forward_length"});
+                         "attention.value_length_swa", "rope.freq_base_swa", "rope.dimension_count_swa"});
 constexpr std::array kOlmo3More =
     std::to_array<Keys>({"attention.sliding_window_pattern", "rope.freq_base_swa"});
 constexpr std::array kGatingMore = std::to_array<Keys>({"expert_gating_func"});

@@ -43,6 +43,9 @@ constexpr auto kParts = std::to_array<std::pair<std::string_view, std::string_vi
      {"ssm_a", "linear_attn.A"},
      {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
      {"inp_gate", "per_layer_input_gate"},
+     {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+     {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+     {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
      {"proj", "per_layer_projection"},
      {"post_norm", "post_per_layer_input_norm"},
      // The tensors of a multi-token prediction module, which are stored as a layer behind the last.
@@ -163,6 +166,10 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
   if (part == "attn_q_norm" || part == "attn_k_norm") {
     const std::string_view norm = part == "attn_q_norm" ? traits_.q_norm : traits_.k_norm;
     put(std::move(tensor), layer + "self_attn." + std::string(norm) + kind);
+    return {};
+  }
+  if (traits_.varied_layers && kind == ".scale" && (part == "ffn_gate_inp" || part == "ffn_down_exps")) {
+    put(std::move(tensor), layer + (part == "ffn_gate_inp" ? "router.scale" : "router.per_expert_scale"));
     return {};
   }
   if (part == "layer_output_scale") {

@@ -138,7 +138,7 @@ Result<std::vector<bool>> read_expert_layers(const JsonObject& config, const Fam
         out, [&](int64_t i) { return i >= start && (end == -1 || i <= end) && (i + 1) % interval == 0; });
   }
   if (traits.experts == nullptr || !traits.experts->may_skip_layers)
-    return by_index(out, [&](int64_t) { return traits.experts != nullptr; });
+    return by_index(out, [&](int64_t) { return out.experts.has_value(); });
   ASSIGN_OR_RETURN(const int64_t step, config.integer_or("decoder_sparse_step", 1, {1, kMaxLayers}));
   std::vector<bool> layers = by_index(out, [&](int64_t i) { return (i + 1) % step == 0; });
   if (const json* list = config.find("mlp_only_layers")) {

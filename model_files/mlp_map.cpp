@@ -150,6 +150,26 @@ Result<MlpSources> MlpMapper::stacked_expert(const std::string& prefix, int64_t 
   return to;
 }
 
+Result<BesideSources> MlpMapper::beside(const std::string& layer_prefix) const {
+  const int64_t hidden = config_.hidden_size;
+  BesideSources to;
+  ASSIGN_OR_RETURN(to.mlp, dense_mlp(layer_prefix + std::string(traits_.names.mlp)));
+  struct Vector {
+    const char* name;
+    int64_t size;
+    VectorSource& source;
+  };
+  for (const Vector& v : {Vector{"post_feedforward_layernorm_1.weight", hidden, to.mlp_out_norm},
+                          Vector{"pre_feedforward_layernorm_2.weight", hidden, to.experts_norm},
+                          Vector{"post_feedforward_layernorm_2.weight", hidden, to.experts_out_norm},
+                          Vector{"router.scale", hidden, to.router_scale},
+                          Vector{"router.per_expert_scale", config_.experts->count, to.expert_scales}}) {
+    ASSIGN_OR_RETURN(TensorPart part, parts_.vector(layer_prefix + v.name, v.size, {0, v.size}));
+    v.source = {part};
+  }
+  return to;
+}
+
 Result<ExpertSources> MlpMapper::mixture(const std::string& layer_prefix) const {
   const ExpertConfig& config = *config_.experts;
   const ExpertNames& names = *traits_.experts;
@@ -177,6 +197,9 @@ Result<ExpertSources> MlpMapper::mixture(const std::string& layer_prefix) const 
                      is_row ? parts_.matrix(name, {1, config.count}, {0, 1}, {0, config.count})
                             : parts_.vector(name, config.count, {0, config.count}));
     to.correction = {correction};
+  }
+  if (config.beside_mlp) {
+    ASSIGN_OR_RETURN(to.beside, beside(layer_prefix));
   }
   const bool is_packed = names.packed && !files_.find(prefix + "experts.0.gate_proj.weight");
   const bool is_stacked = !names.packed && files_.find(prefix + "experts.gate_up_proj");

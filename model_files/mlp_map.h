@@ -26,6 +26,7 @@ class MlpMapper {
   Result<ExpertSources> mixture(const std::string& layer_prefix) const;
 
  private:
+  Result<BesideSources> beside(const std::string& layer_prefix) const;
   // gate, up, down: names of the projections; size: of the intermediate activations.
   Result<MlpSources> mlp(const std::array<std::string, 3>& names, int64_t size) const;
   // One of the experts that have tensors of their own, as GGUF has those of every family.

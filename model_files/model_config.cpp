@@ -187,6 +187,10 @@ Status refuse_experts(const JsonObject& config, const FamilyTraits& traits) {
 Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
   if (traits.experts == nullptr) return refuse_experts(config, traits);
   const ExpertNames& names = *traits.experts;
+  if (names.beside_mlp) {
+    ASSIGN_OR_RETURN(const bool has_experts, config.boolean_or("enable_moe_block", false));
+    if (!has_experts) return {};  // whatever other keys say
+  }
   constexpr int64_t kMaxExperts = 4096;
   ExpertConfig experts;
   // Versions of transformers differ in which of two names they write.
@@ -202,6 +206,7 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
   if (const json* same = config.find("experts_per_token"); same != nullptr && *same != experts.chosen)
     return config.wrong("experts_per_token", "contradicts \"num_experts_per_tok\"");
   experts.biases = names.biases;
+  experts.beside_mlp = names.beside_mlp;
   if (names.routing == Routing::kCorrectedAlone) {
     RETURN_IF_ERROR(read_ungrouped_routing(config, experts));
   } else if (names.routing == Routing::kSigmoids) {

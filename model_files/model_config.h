@@ -203,6 +203,7 @@ struct ExpertConfig {
   int64_t groups = 1, groups_chosen = 1;  // neighbours; only experts of the best groups are chosen
   double factor = 1;                      // of the weights
   double added = 1e-20;                   // to the sum of the chosen sigmoids, by which they are divided
+  bool beside_mlp = false;  // a layer has an MLP of its own, too, and norms and scales of Gemma 4
   bool operator==(const ExpertConfig&) const = default;
 };
 

@@ -73,6 +73,8 @@ ModelSize size_of_layer(const ModelConfig& model, const LayerKind& kind) {
   size.of_experts = e.count * mlp_parameters(c, e.intermediate_size, e.biases);
   const int64_t router = c.hidden_size + (e.biases ? 1 : 0) + (e.corrected ? 1 : 0);
   size.parameters += size.of_experts + e.count * router;
+  if (e.beside_mlp)
+    size.parameters += mlp_parameters(c, c.intermediate_size, c.mlp_bias) + 4 * c.hidden_size + e.count;
   if (e.shared_intermediate_size > 0) {
     const ExpertNames* const names = traits_of(c.family).experts;
     size.parameters += mlp_parameters(c, e.shared_intermediate_size, false);

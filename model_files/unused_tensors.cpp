@@ -46,6 +46,11 @@ void add_used(const LayerSources& l, std::set<const TensorInfo*>& used) {
   add_used(mixture->router_bias, used);
   add_used(mixture->correction, used);
   add_used(mixture->shared_gate, used);
+  if (mixture->beside)
+    for (const VectorSource* vector :
+         {&mixture->beside->mlp_out_norm, &mixture->beside->experts_norm, &mixture->beside->experts_out_norm,
+          &mixture->beside->router_scale, &mixture->beside->expert_scales})
+      add_used(*vector, used);
   for (const MlpSources& expert : mixture->experts) add_biases(expert);
 }
 

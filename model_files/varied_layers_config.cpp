@@ -85,7 +85,7 @@ Status check_heads(const JsonObject& config, const ModelConfig& out) {
   return {};
 }
 
-// The last layers read keys and values of the last layer of their type in front of them.
+// The last layers make no keys and values. Each reads those of an earlier layer of its type.
 Status read_shared_keys(const JsonObject& config, ModelConfig& out) {
   ASSIGN_OR_RETURN(const int64_t shared,
                    config.integer_or("num_kv_shared_layers", 0, {0, out.num_layers - 1}));
@@ -141,8 +141,6 @@ Status read_varied_layers(const JsonObject& config, const FamilyTraits& traits, 
       both_ways != nullptr && *both_ways != "vision")  // which is about images
     return config.refused("use_bidirectional_attention",
                           "is " + json_text(*both_ways).substr(0, 100) + "; only vision is supported");
-  ASSIGN_OR_RETURN(const bool mixture, config.boolean_or("enable_moe_block", false));
-  if (mixture) return config.refused("enable_moe_block", "is true; experts beside an MLP are not supported");
   RETURN_IF_ERROR(check_last_layer(config, out));
   ASSIGN_OR_RETURN(const bool keys_are_values, config.boolean_or("attention_k_eq_v", false));
   ASSIGN_OR_RETURN(const auto by_layer, config.object("per_layer_config"));

@@ -69,6 +69,7 @@ std::vector<const MatrixSource*> LayerSources::matrices() const {
   if (const ExpertSources* experts = mixture()) {
     for (const MlpSources& expert : experts->experts) add(expert);
     if (experts->shared) add(*experts->shared);
+    if (experts->beside) add(experts->beside->mlp);
   } else {
     add(dense());
   }

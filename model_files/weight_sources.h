@@ -54,6 +54,16 @@ struct MlpSources {
   VectorSource down_bias;
 };
 
+// An MLP beside the experts of a layer (ExpertConfig::beside_mlp). Its normed output is added to that of the
+// experts.
+struct BesideSources {
+  MlpSources mlp;
+  VectorSource mlp_out_norm;                    // [hidden], of what the MLP yields
+  VectorSource experts_norm, experts_out_norm;  // [hidden], of what experts get and yield
+  VectorSource router_scale;                    // [hidden], of the normed input of the router
+  VectorSource expert_scales;                   // [experts], of the weights of the chosen ones
+};
+
 // A mixture: each expert is an MLP, cut over the ranks like any.
 struct ExpertSources {
   MatrixSource router;  // [experts, hidden], whole on every rank
@@ -62,6 +72,7 @@ struct ExpertSources {
   std::vector<MlpSources> experts;
   std::optional<MlpSources> shared;
   VectorSource shared_gate;  // [hidden]; of the shared MLP
+  std::optional<BesideSources> beside;
 };
 
 // Sources of latent attention (MLA). key_up and value_up have one matrix for each head of this rank: key_up
@@ -84,7 +95,7 @@ struct DeltaNetSources {
   bool is_rate = false;
 };
 
-// What a layer makes of its input beside the residual stream (ModelConfig::layer_input_size):
+// A layer uses its input beside the residual stream (ModelConfig::layer_input_size) as follows:
 // norm(out(gelu(gate(x)) * input)) is added to x. Every rank has all of it.
 struct LayerInputSources {
   MatrixSource gate;  // [layer_input_size, hidden]
@@ -92,7 +103,7 @@ struct LayerInputSources {
   VectorSource norm;  // [hidden]
 };
 
-// What makes the inputs of all layers.
+// The table and the projection that make the inputs of all layers.
 struct InputTableSources {
   MatrixSource table;       // [vocabulary rows of this rank, layers * layer_input_size]
   MatrixSource projection;  // [layers * layer_input_size, hidden], whole on every rank

@@ -102,6 +102,7 @@ Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
     }
     for (const MlpSources& expert : mixture->experts) RETURN_IF_ERROR(add_mlp(expert, parts.experts));
     if (mixture->shared) RETURN_IF_ERROR(add_mlp(*mixture->shared, parts.mlp));
+    if (mixture->beside) RETURN_IF_ERROR(add_mlp(mixture->beside->mlp, parts.mlp));
     parts.router += held_bytes(mixture->router, WeightType::kFloat32);
   }
   return parts;

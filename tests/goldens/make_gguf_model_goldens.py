@@ -55,7 +55,7 @@ CASES = {
     "ernie45-moe": {"num_hidden_layers": 3, "moe_layer_end_index": None},
     # The converter takes published lengths alone.
     "hunyuan": {"max_position_embeddings": 32768},
-    "lfm2": {}, "gemma4": {}, "gemma4-large": {},
+    "lfm2": {}, "gemma4": {}, "gemma4-large": {}, "gemma4-moe": {},
     "lfm2-moe": {"routed_scaling_factor": 1.0},
     # No layer without experts.
     "qwen3-next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": [],
@@ -93,7 +93,7 @@ def qwen_module_of(weights, layer):
     return {key: value.clone().contiguous() for key, value in of.items()}
 
 
-def convert(directory, out):
+def convert(directory, out, config):
     base = ModelBase.from_model_architecture(ModelBase.load_hparams(directory, False)["architectures"][0])
 
     class WithoutVocabulary(base):
@@ -102,7 +102,10 @@ def convert(directory, out):
         def set_vocab(self):
             pass
 
-    if base.__name__ in ("Gemma3Model", "Gemma4Model"):  # its own looks at the vocabulary, to cut rows behind it
+    if base.__name__ == "Gemma4Model":  # which counts the words, to cut rows behind them
+        words = {"model": {"vocab": dict.fromkeys(map(str, range(config["vocab_size"])))}, "added_tokens": []}
+        (directory / "tokenizer.json").write_text(json.dumps(words))
+    if base.__name__ == "Gemma3Model":  # its own looks at the vocabulary, to cut rows behind it
         WithoutVocabulary.modify_tensors = lambda self, data, name, layer: TextModel.modify_tensors(self, data + self.norm_shift(name), name, layer)
     WithoutVocabulary(directory, gguf.LlamaFileType.ALL_F32, out, eager=True).write()
 
@@ -128,7 +131,7 @@ for name, changes in CASES.items():
             weights |= (qwen_module_of if "mtp_num_hidden_layers" in changes else module_of)(weights, MODULE_OF[name])
         save_file(weights, directory / "model.safetensors")
         file = Path(temporary) / "model.gguf"
-        convert(directory, file)
+        convert(directory, file, config)
         reader = gguf.GGUFReader(file)
         (out / f"{name}.head").write_bytes(file.read_bytes()[:reader.data_offset])
         cases[name] = {"config": changes, "sums": {t.name: zlib.crc32(t.data.tobytes()) for t in reader.tensors}}

@@ -206,8 +206,16 @@ NEWER_MODELS = {
                           layer_types=["sliding_attention", "full_attention", "full_attention"],
                           hidden_size_per_layer_input=0, final_logit_softcapping=12.0,
                           use_bidirectional_attention="vision", tie_word_embeddings=True), GEMMA4_ROPE),
+    # The form of 26B-A4B: as that of 31B, with experts beside the MLP.
+    "gemma4-moe": (Gemma4ForCausalLM, Gemma4TextConfig,
+                   dict(TINY, num_hidden_layers=3, num_key_value_heads=2, head_dim=10, global_head_dim=20,
+                        num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=9,
+                        layer_types=["sliding_attention", "full_attention", "full_attention"],
+                        hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=7, top_k_experts=3,
+                        moe_intermediate_size=20, final_logit_softcapping=12.0,
+                        use_bidirectional_attention="vision", tie_word_embeddings=True), GEMMA4_ROPE),
 }
-NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3", "qwen3.5", "qwen3.5-moe", "gemma4", "gemma4-large"}  # config.json of transformers 5; the others as older versions wrote it
+NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2", "olmo3", "qwen3.5", "qwen3.5-moe", "gemma4", "gemma4-large", "gemma4-moe"}  # config.json of transformers 5; the others as older versions wrote it
 DELTA_NETS = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
 STACKED = {"qwen3.5-moe"}  # experts in two tensors a layer, as the published files have them
 GREEDY_STEPS = 24

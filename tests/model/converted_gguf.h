@@ -139,7 +139,7 @@ class Converted {
 
   std::vector<float> of_layer(const std::string& layer, const std::string& part,
                               const std::string& kind) const {
-    if (part.ends_with("_exps")) return experts(layer, part, kind);
+    if (part.ends_with("_exps") && kind != ".scale") return experts(layer, part, kind);
     if (has(layer + "linear_attn.A_log") &&
         (part.starts_with("ssm_") || part == "attn_qkv" || part == "attn_gate"))
       return of_delta_net(layer, part);
@@ -152,6 +152,9 @@ class Converted {
         {"post_attention_norm", "post_attention_layernorm"},
         {"post_ffw_norm", "post_feedforward_layernorm"},
         {"inp_gate", "per_layer_input_gate"},
+        {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+        {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+        {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
         {"proj", "per_layer_projection"},
         {"post_norm", "post_per_layer_input_norm"},
         {"attn_q", "self_attn.q_proj"},
@@ -177,6 +180,8 @@ class Converted {
         {"ffn_down_shexp", shared() + "down_proj"},
         {"ffn_gate_inp", router(layer)}};
     if (has(layer + "operator_norm.weight") && !part.ends_with("_exps")) return of_lfm2(layer, part, kind);
+    if (kind == ".scale")
+      return get(layer + (part == "ffn_gate_inp" ? "router.scale" : "router.per_expert_scale")).values;
     if (part == "layer_output_scale") return get(layer + "layer_scalar").values;
     if (part == "attn_sinks") return get(layer + "self_attn.sinks").values;
     if (part == "exp_probs_b") {
@@ -263,7 +268,7 @@ class Converted {
     return config_.contains("shared_expert_intermediate_size") ? "mlp.shared_expert." : "mlp.shared_experts.";
   }
   std::string router(const std::string& layer) const {
-    for (const char* name : {"mlp.gate", "mlp.router", "block_sparse_moe.gate"})
+    for (const char* name : {"mlp.gate", "mlp.router", "router.proj", "block_sparse_moe.gate"})
       if (has(layer + name + ".weight")) return name;
     return "";
   }
@@ -277,8 +282,10 @@ class Converted {
       out.insert(out.end(), numbers.values.begin(), numbers.values.end());
     };
     const bool has_biases = has(layer + "mlp.experts.down_proj_bias");
-    if (has(layer + "mlp.experts.down_proj") && !has_biases) {  // [experts, outputs, inputs]
-      const Numbers all = get(layer + "mlp.experts." + (is_down ? "down_proj" : "gate_up_proj"));
+    const std::string block = layer + (has(layer + "experts.down_proj") ? "experts." : "mlp.experts.");
+    if (has(block + "down_proj") && !has_biases) {  // [experts, outputs, inputs]
+      const Numbers all = get(block + (is_down ? "down_proj" : "gate_up_proj"));
+      if (part == "ffn_gate_up_exps") return all.values;
       const auto count = all.shape[0], size = static_cast<int64_t>(all.values.size()) / count,
                  part_size = is_down ? size : size / 2;
       for (int64_t e = 0; e < count; ++e) {

@@ -462,7 +462,6 @@ TEST(ModelConfig, Gemma4SharesKeysAndHasAnInputOfEachLayer) {
   EXPECT_EQ(read(with(text, {{"hidden_size_per_layer_input", nullptr}}))->layer_input_size, 0);
   EXPECT_EQ(read(without(text, "hidden_size_per_layer_input"))->layer_input_size, 256);
   expect_refused(with(text, {{"vocab_size_per_layer_input", 200}}), "vocab_size_per_layer_input", "300");
-  expect_refused(with(text, {{"enable_moe_block", true}}), "enable_moe_block", "experts");
   expect_refused(with(text, {{"use_bidirectional_attention", "all"}}), "use_bidirectional_attention",
                  "vision");
   expect_refused(with(text, {{"rope_theta", 10000.0}}), "rope_theta", "rope_parameters");
@@ -504,6 +503,34 @@ TEST(ModelConfig, Gemma4MakesValuesOfKeys) {
   expect_refused(with(saved, {{"per_layer_config", {{"4", {{"head_dim", 64}}}}}}), "per_layer_config",
                  "type");
   expect_invalid(with(saved, {{"per_layer_config", {{"6", {{"head_dim", 64}}}}}}), "6", "layers");
+}
+
+// As google/gemma-4-26B-A4B-it has it, with smaller sizes.
+TEST(ModelConfig, Gemma4HasExpertsBesideAnMlp) {
+  const json moe = gemma4({{"num_hidden_layers", 6},
+                           {"attention_k_eq_v", true},
+                           {"enable_moe_block", true},
+                           {"hidden_size_per_layer_input", 0},
+                           {"moe_intermediate_size", 24},
+                           {"num_experts", 8},
+                           {"num_global_key_value_heads", 1},
+                           {"top_k_experts", 3}});
+  const auto config = read(moe);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  ASSERT_TRUE(config->experts.has_value());
+  EXPECT_EQ(config->experts->count, 8);
+  EXPECT_EQ(config->experts->chosen, 3);
+  EXPECT_EQ(config->experts->intermediate_size, 24);
+  EXPECT_TRUE(config->experts->beside_mlp && config->experts->renormalise);
+  EXPECT_TRUE(config->layer(0).has_experts && config->layer(5).has_experts);
+  const auto dense = read(with(moe, {{"enable_moe_block", false}}));
+  EXPECT_FALSE(dense->experts.has_value());
+  EXPECT_FALSE(dense->layer(0).has_experts);
+  // Each layer has the experts, the router with its scale, scales of experts, and three norms.
+  EXPECT_EQ(size_of(*config).parameters - size_of(*dense).parameters,
+            6 * (8 * 3 * 24 * 64 + 8 * 64 + 64 + 8 + 3 * 64));
+  expect_invalid(with(moe, {{"top_k_experts", 9}}), "top_k_experts", "8");
+  expect_invalid(without(moe, "num_experts"), "num_experts", "missing");
 }
 
 // As Qwen/Qwen3-VL-4B-Instruct has it, with smaller sizes. The parts of a rotation for images change no text.

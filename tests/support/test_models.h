@@ -33,7 +33,7 @@ inline const std::vector<std::string> kFamilyModels{
     "qwen2-moe", "qwen3-moe",      "gpt-oss",      "deepseek-v2",  "deepseek-v2-lite", "deepseek-v3",
     "olmo3",     "seed-oss",       "glm4-moe",     "minimax-m2",   "ernie45",          "ernie45-moe",
     "hunyuan",   "lfm2",           "lfm2-moe",     "qwen3-next",   "qwen3.5",          "qwen3.5-moe",
-    "gemma4",    "gemma4-large"};
+    "gemma4",    "gemma4-large",   "gemma4-moe"};
 
 inline std::filesystem::path golden_model(const std::string& name) {
   return outrider::source_dir() / "tests/goldens/models" / name;
