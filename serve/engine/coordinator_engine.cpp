@@ -321,13 +321,14 @@ void CoordinatorEngine::note_progress(int64_t finished) {
   queued_tokens_ = protocol.queued_tokens();
   numbers_.running = static_cast<int64_t>(protocol.running_requests());
   numbers_.draft_workers = static_cast<int64_t>(protocol.worker_count());
+  numbers_.draft_workers_wanted = workers_wanted_.follow(open_ > 0 ? wanted_by_last_batch_ : 0, now);
   if (open_ > 0 && now - counted_at_ < kBetweenCounts) return;
   counted_at_ = now;
   numbers_.totals = protocol.totals();
   numbers_.wire = coordinator_->transport_stats();
   numbers_.overview = coordinator_->overview();
   numbers_.pace = pace_.look(now, numbers_.totals, numbers_.overview);
-  numbers_.draft_workers_wanted = workers_wanted_.follow(numbers_.overview.workers_wanted, now);
+  if (numbers_.overview.plain_round_seconds > 0) wanted_by_last_batch_ = numbers_.overview.workers_wanted;
 }
 
 }  // namespace outrider

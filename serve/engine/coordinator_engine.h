@@ -115,6 +115,7 @@ class CoordinatorEngine final : public Engine {
   double finish_seconds_ = 0;  // average time between two finished requests; 0: none has finished
   PaceKeeper pace_;
   SteadyCount workers_wanted_;
+  int64_t wanted_by_last_batch_ = 0;  // between two requests of a client nothing decodes
 };
 
 }  // namespace outrider

@@ -14,11 +14,12 @@ namespace outrider {
 
 class SteadyCount {
  public:
-  // Call it often. `count` holds since the last call.
+  // `count` holds from now until the next call.
   int64_t follow(int64_t count, Clock::time_point now) {
     const double passed = last_ ? std::chrono::duration<double>(now - *last_).count() : 0;
     last_ = now;
-    mean_ += (1 - std::exp(-passed / kSeconds)) * (static_cast<double>(count) - mean_);
+    mean_ += (1 - std::exp(-passed / kSeconds)) * (static_cast<double>(count_) - mean_);
+    count_ = count;
     if (std::abs(mean_ - static_cast<double>(steady_)) > kSlack) steady_ = std::llround(mean_);
     return steady_;
   }
@@ -27,7 +28,7 @@ class SteadyCount {
   static constexpr double kSeconds = 15, kSlack = 0.75;
   std::optional<Clock::time_point> last_;
   double mean_ = 0;
-  int64_t steady_ = 0;
+  int64_t count_ = 0, steady_ = 0;
 };
 
 }  // namespace outrider

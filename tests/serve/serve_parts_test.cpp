@@ -102,6 +102,21 @@ TEST(SteadyCount, FollowsALastingChangeAndNoOther) {
   EXPECT_EQ(look(0, 120), 0);
 }
 
+// A client that asks again at once: 249 ms of decoding, 1 ms of nothing.
+TEST(SteadyCount, WeighsCountsByTheirTime) {
+  SteadyCount steady;
+  Clock::time_point at{};
+  int64_t last = 0;
+  for (int i = 0; i < 240; ++i) {
+    (void)steady.follow(1, at);
+    at += std::chrono::milliseconds(249);
+    (void)steady.follow(0, at);
+    at += std::chrono::milliseconds(1);
+    last = steady.follow(1, at);
+  }
+  EXPECT_EQ(last, 1);
+}
+
 TEST(Pace, ForgetsWhatIsTenSecondsOld) {
   PaceKeeper keeper;
   Totals totals;
