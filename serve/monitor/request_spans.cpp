@@ -39,9 +39,9 @@ class Attributes {
   json list_ = json::array();
 };
 
-class Writer {
+class SpanWriter {
  public:
-  Writer(const TracedRequest& request, const std::function<uint64_t()>& random)
+  SpanWriter(const TracedRequest& request, const std::function<uint64_t()>& random)
       : request_(request), random_(random), trace_id_(request.parent.trace_id) {
     if (trace_id_.empty()) trace_id_ = id() + id();
   }
@@ -104,7 +104,7 @@ json attributes_of(const TracedRequest& r) {
   return out.take();
 }
 
-void add_round(const TracedRound& round, const std::string& parent, Writer& out) {
+void add_round(const TracedRound& round, const std::string& parent, SpanWriter& out) {
   const std::string span = out.add("round", parent, round.begun_at, round.done_at,
                                    Attributes()
                                        .add("outrider.gamma", int64_t{round.gamma})
@@ -155,7 +155,7 @@ void TracedRequest::finish(const Finish& finish) {
 
 // The round that ends the prefill is a part of the prefill. A request that ended earlier has no such span.
 json spans_of(const TracedRequest& request, const std::function<uint64_t()>& random) {
-  Writer out(request, random);
+  SpanWriter out(request, random);
   const Clock::time_point end = request.finished_at.value_or(request.submitted_at);
   const std::string root = out.add(request.operation + " " + request.model, request.parent.span_id,
                                    request.submitted_at, end, attributes_of(request), kServer);
