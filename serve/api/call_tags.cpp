@@ -49,6 +49,22 @@ constexpr CallTags kMiniMax{.begin = "<minimax:tool_call>",
                             .value_end = "</parameter>",
                             .call_end = "</invoke>",
                             .end = "</minimax:tool_call>"};
+// The mark of DSML stands behind the first bracket of each tag.
+#define OUTRIDER_DSML "\uFF5CDSML\uFF5C"
+constexpr CallTags dsml(std::string_view begin, std::string_view end) {
+  return {.begin = begin,
+          .call = "<" OUTRIDER_DSML "invoke name=\"",
+          .name_end = "\">",
+          .key = "<" OUTRIDER_DSML "parameter name=\"",
+          .key_end = "\">",
+          .value = "",
+          .value_end = "</" OUTRIDER_DSML "parameter>",
+          .call_end = "</" OUTRIDER_DSML "invoke>",
+          .end = end,
+          .is_typed = true};
+}
+constexpr CallTags kDsml = dsml("<" OUTRIDER_DSML "function_calls>", "</" OUTRIDER_DSML "function_calls>");
+constexpr CallTags kDsmlTools = dsml("<" OUTRIDER_DSML "tool_calls>", "</" OUTRIDER_DSML "tool_calls>");
 constexpr CallTags kDeepSeek{.begin = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "calls" OUTRIDER_BLANK "begin"),
                              .call = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "call" OUTRIDER_BLANK "begin"),
                              .name_end = OUTRIDER_DEEPSEEK("tool" OUTRIDER_BLANK "sep"),
@@ -142,6 +158,10 @@ const CallTags* tags_of(ToolFormat format) {
       return &kGlm;
     case ToolFormat::kMiniMax:
       return &kMiniMax;
+    case ToolFormat::kDsml:
+      return &kDsml;
+    case ToolFormat::kDsmlTools:
+      return &kDsmlTools;
     case ToolFormat::kDeepSeekV3:
     case ToolFormat::kDeepSeek:
       return &kDeepSeek;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/json_file.h"
@@ -40,6 +41,17 @@ std::string escaped(std::string_view text) {
       out += c;
   }
   return out;
+}
+
+// What stands behind a key about the type of its value, which is taken off the key.
+std::optional<uint8_t> told_type(std::string_view& key) {
+  for (const auto& [mark, types] : {std::pair{kIsText, uint8_t{kText}},
+                                    std::pair{kIsJson, uint8_t{kNumber | kBoolean | kNull | kNested}}})
+    if (key.ends_with(mark)) {
+      key.remove_suffix(mark.size());
+      return types;
+    }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -181,9 +193,15 @@ bool TaggedCallParser::read_keys(std::vector<ToolEvent>& events) {
       if (!tags_.value.empty() && !open.starts_with(tags_.value) && tags_.value.starts_with(open))
         return false;
       if (open.starts_with(tags_.value) || tags_.value.empty()) {
-        const std::string key = without_blanks(rest.substr(tags_.key.size(), end - tags_.key.size()));
-        say((std::exchange(has_keys_, true) ? ", " : "{") + json_text(nlohmann::json(key)) + ": ", events);
-        types_ = tool_ < reading_.parameters.size() ? types_of(reading_.parameters[tool_], key) : uint8_t{0};
+        std::string_view key = rest.substr(tags_.key.size(), end - tags_.key.size());
+        const std::optional<uint8_t> told = tags_.is_typed ? told_type(key) : std::nullopt;
+        say((std::exchange(has_keys_, true) ? ", " : "{") + json_text(nlohmann::json(without_blanks(key))) +
+                ": ",
+            events);
+        types_ = tool_ < reading_.parameters.size()
+                     ? types_of(reading_.parameters[tool_], without_blanks(key))
+                     : uint8_t{0};
+        if (told) types_ = *told;
         if (types_ == 0) types_ = kText;
         pending_.erase(0, tags_.value.empty() ? end + tags_.key_end.size() : behind + tags_.value.size());
         is_begun_ = false;

@@ -17,7 +17,10 @@ struct ToolEvent;
 struct CallTags {
   std::string_view begin, call, name_end, key, key_end, value, value_end, call_end, end;
   bool has_lines = false;  // a value stands on lines of its own
+  bool is_typed = false;   // behind a key stands whether its value is a text: kIsText or kIsJson
 };
+
+inline constexpr std::string_view kIsText = "\" string=\"true", kIsJson = "\" string=\"false";
 
 // Null where the format is another one.
 const CallTags* tags_of(ToolFormat format);

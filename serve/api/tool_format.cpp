@@ -194,9 +194,6 @@ struct OtherFormat {
 constexpr OtherFormat kOtherFormats[] = {
     {"minimax[", "]<]minimax[>[ (MiniMax)"},
     {"<function=", "<function=NAME> (Functionary)"},
-    {"\xEF\xBD\x9C"
-     "DSML\xEF\xBD\x9C",
-     "DSML (DeepSeek V3.2 and V4)"},
     {"<|START_ACTION|>", "<|START_ACTION|> (Command)"},
     {"<TOOLCALL>", "<TOOLCALL> (Nemotron)"},
     {"<|tool_call|>", "<|tool_call|> (Granite 3, Phi-4-mini)"},
@@ -210,6 +207,8 @@ constexpr OtherFormat kOtherFormats[] = {
 
 // A format of tagged_calls.h.
 std::optional<ToolFormat> tagged_format(std::string_view chat_template) {
+  if (has(chat_template, "\uFF5CDSML\uFF5C"))
+    return has(chat_template, "function_calls") ? ToolFormat::kDsml : ToolFormat::kDsmlTools;
   if (has(chat_template, "<arg_key>")) return ToolFormat::kGlm;
   if (has(chat_template, "<minimax:tool_call>")) return ToolFormat::kMiniMax;
   if (has(chat_template, "<function=") && has(chat_template, "<parameter="))
@@ -230,7 +229,7 @@ std::string lark_of(std::string_view text, const Tokenizer& tokenizer) {
 
 Result<ToolFormat> tool_format_of(std::string_view chat_template) {
   constexpr const char* kKnown =
-      "known are the formats of Hermes and Qwen, Llama 3, Mistral, GLM-4.5, MiniMax-M2, DeepSeek V3, "
+      "known are the formats of Hermes and Qwen, Llama 3, Mistral, GLM-4.5, MiniMax-M2, DeepSeek V3 to V4, "
       "Kimi K2 and gpt-oss";
   if (!has(chat_template, "tools"))
     return unsupported("\"tools\": the model's chat template has none; leave them out");

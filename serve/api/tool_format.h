@@ -39,6 +39,9 @@ enum class ToolFormat : uint8_t {
   kSeed,        // <seed:tool_call>\n<function=NAME>\n<parameter=KEY>VALUE</parameter>\n... (Seed-OSS)
   kGlm,         // <tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n... (GLM-4.5)
   kMiniMax,     // <minimax:tool_call>\n<invoke name="NAME">\n<parameter name="KEY">VALUE</parameter>\n...
+  kDsml,        // as MiniMax-M2 with <...DSML...function_calls>, and string="true" or "false" behind a KEY
+                // (DeepSeek V3.2)
+  kDsmlTools,   // the same with tool_calls (DeepSeek V4)
   kDeepSeekV3,  // function SEPARATOR NAME\n```json\n{...}\n``` between special tokens (V3, R1)
   kDeepSeek,    // NAME SEPARATOR {...} between special tokens (V3.1)
   kChannels,    // <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> (gpt-oss,

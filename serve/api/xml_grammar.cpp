@@ -24,11 +24,18 @@ std::string value_end(ToolFormat format) {
   return (tags.has_lines ? "\n" : "") + std::string(tags.value_end);
 }
 
+// Whether all calls of an answer stand between one begin and one end.
+bool has_section(ToolFormat format) { return format == ToolFormat::kMiniMax || tags_of(format)->is_typed; }
+
+// A value without a type is a text.
+bool may_be_text(uint8_t types) { return types == 0 || (types & kText); }
+
 // The beginning of a parameter, up to its value. `key`: a piece of a grammar.
-std::string key_piece(const std::string& key, ToolFormat format, const Tokenizer& tokenizer) {
+std::string key_piece(const std::string& key, uint8_t types, ToolFormat format, const Tokenizer& tokenizer) {
   const CallTags& tags = *tags_of(format);
-  std::string out =
-      fmt::format("{} {} {}", lark_of(tags.key, tokenizer), key, lark_of(tags.key_end, tokenizer));
+  const std::string type(tags.is_typed ? may_be_text(types) ? kIsText : kIsJson : std::string_view());
+  std::string out = fmt::format("{} {} {}", lark_of(tags.key, tokenizer), key,
+                                lark_of(type + std::string(tags.key_end), tokenizer));
   if (!tags.value.empty()) out += fmt::format(" {} {}", line_break(format), lark_of(tags.value, tokenizer));
   if (tags.has_lines) out += R"( "\n")";
   return out;
@@ -37,7 +44,7 @@ std::string key_piece(const std::string& key, ToolFormat format, const Tokenizer
 // The rules of a value, as VALUE and its end.
 Result<std::string> value_rule(const std::string& rule, const ordered_json& property, uint8_t types,
                                const ordered_json& root, const std::string& end) {
-  if (types == 0 || (types & kText)) {
+  if (may_be_text(types)) {
     const auto choices = property.find("enum");
     const auto is_text = [](const ordered_json& value) { return value.is_string(); };
     if (choices == property.end() || !choices->is_array() || choices->empty() ||
@@ -64,7 +71,7 @@ std::string xml_calls(const XmlCalls& calls, const Tokenizer& tokenizer) {
   const CallTags& tags = *tags_of(calls.format);
   const std::string begin = lark_of(tags.begin, tokenizer),
                     text_end = lark_of(value_end(calls.format), tokenizer);
-  const bool is_glm = tags.end.empty(), is_section = calls.format == ToolFormat::kMiniMax;
+  const bool is_glm = tags.end.empty(), is_section = has_section(calls.format);
   const std::string end = lark_of(is_glm ? tags.call_end : tags.end, tokenizer);
   std::string inside = is_glm ? "body " + end : R"("\n" body "\n" )" + end;
   if (is_section && calls.are_several) inside = R"("\n" body ("\n" body)* "\n" )" + end;
@@ -99,7 +106,8 @@ Result<std::string> xml_call(size_t i, const std::string& name, const ordered_js
   const bool is_open =
       schema.is_null() || (!has_some && root->value("additionalProperties", ordered_json()) != false);
   if (is_open) {
-    rules = fmt::format("any_{}: {} text {}\n", i, key_piece("/[a-zA-Z0-9_.-]+/", format, tokenizer), pause);
+    rules =
+        fmt::format("any_{}: {} text {}\n", i, key_piece("/[a-zA-Z0-9_.-]+/", 0, format, tokenizer), pause);
     call += fmt::format(" any_{}*", i);
   }
   const ordered_json required = root->value("required", ordered_json::array());
@@ -107,10 +115,10 @@ Result<std::string> xml_call(size_t i, const std::string& name, const ordered_js
   if (has_some)
     for (const auto& [key, property] : properties->items()) {
       const std::string rule = fmt::format("p_{}_{}", i, next++);
-      ASSIGN_OR_RETURN(const std::string value,
-                       value_rule(rule + "_value", property, types_of(schema, key), schema, end));
+      const uint8_t types = types_of(schema, key);
+      ASSIGN_OR_RETURN(const std::string value, value_rule(rule + "_value", property, types, schema, end));
       rules += fmt::format("{0}: {1} {0}_value {2}\n{3}", rule,
-                           key_piece(json_text(nlohmann::json(key)), format, tokenizer), pause, value);
+                           key_piece(json_text(nlohmann::json(key)), types, format, tokenizer), pause, value);
       const bool is_needed = std::find(required.begin(), required.end(), ordered_json(key)) != required.end();
       call += fmt::format(" {}{}", rule, is_needed ? "" : "?");
     }

@@ -91,7 +91,13 @@ const std::vector<Form> kXml{
     {ToolFormat::kGlm, "<tool_call>", "", "", "<arg_key>", "</arg_key><arg_value>", "</arg_value>", "",
      "</tool_call><tool_call>", "</tool_call>"},
     {ToolFormat::kMiniMax, "<minimax:tool_call>\n", "<invoke name=\"", "\">\n", "<parameter name=\"", "\">",
-     "</parameter>\n", "</invoke>\n", "", "</minimax:tool_call>"}};
+     "</parameter>\n", "</invoke>\n", "", "</minimax:tool_call>"},
+    {ToolFormat::kDsml, "<｜DSML｜function_calls>\n", "<｜DSML｜invoke name=\"", "\">\n",
+     "<｜DSML｜parameter name=\"", "\">", "</｜DSML｜parameter>\n", "</｜DSML｜invoke>\n", "",
+     "</｜DSML｜function_calls>"},
+    {ToolFormat::kDsmlTools, "<｜DSML｜tool_calls>\n", "<｜DSML｜invoke name=\"", "\">\n",
+     "<｜DSML｜parameter name=\"", "\">", "</｜DSML｜parameter>\n", "</｜DSML｜invoke>\n", "",
+     "</｜DSML｜tool_calls>"}};
 const std::vector<Form> kJson{
     {ToolFormat::kDeepSeek, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "", "", "",
      "<｜tool▁call▁end｜>", "", "<｜tool▁calls▁end｜>"},
@@ -101,7 +107,9 @@ const std::vector<Form> kJson{
      ":0<|tool_call_argument_begin|>", "", "", "", "<|tool_call_end|>", "", "<|tool_calls_section_end|>"}};
 
 std::string parameter(const Form& form, const std::string& key, const std::string& value) {
-  return form.key + key + form.keyed + value + form.valued;
+  const bool is_text = key == "s" || key == "any" || key == "other" || key == "e" || key == "z";
+  const std::string_view type = !tags_of(form.format)->is_typed ? "" : is_text ? kIsText : kIsJson;
+  return form.key + key + std::string(type) + form.keyed + value + form.valued;
 }
 std::string call_of(const Form& form, const std::string& name, const std::string& inside) {
   return form.call + name + form.named + inside + form.called;
@@ -138,7 +146,7 @@ TEST(TaggedCalls, OfXmlHaveTheTypesOfTheirSchema) {
     arguments("l", "[1,\n 2]", "[1,\n 2]");
     arguments("m", "null", "null");
     arguments("m", "nothing", "\"nothing\"");
-    arguments("m", "7", "\"7\"");
+    if (!tags_of(form.format)->is_typed) arguments("m", "7", "\"7\"");
     expect(form.begin + call_of(form, "f", parameter(form, "s", "x") + parameter(form, "n", "1")) +
                form.between + call_of(form, "unknown", parameter(form, "s", "y")) + form.end,
            {"", {{"f", R"({"s": "x", "n": 1})"}, {"unknown", R"({"s": "y"})"}}});
@@ -183,6 +191,24 @@ TEST(TaggedCalls, OfJsonKeepTheirBytes) {
   }
 }
 
+// The mark behind a key is believed, whatever the schema says; without one the schema decides.
+TEST(TaggedCalls, OfDsmlSayTheirTypes) {
+  const auto one = [](const std::string& key, const std::string& value) {
+    return "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"" + key + "\">" +
+           value + "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  };
+  const auto expect = [&](const std::string& key, const std::string& value, const std::string& arguments) {
+    expect_read(ToolFormat::kDsmlTools, one(key, value), {"", {{"f", arguments}}});
+  };
+  expect("s\" string=\"true", "5", R"({"s": "5"})");
+  expect("s\" string=\"false", "5", R"({"s": 5})");
+  expect("n\" string=\"true", "5", R"({"n": "5"})");
+  expect("n\" string=\"false", "5", R"({"n": 5})");
+  expect("new\" string=\"false", "[1, {}]", R"({"new": [1, {}]})");
+  expect("n", "5", R"({"n": 5})");
+  expect("s", "5", R"({"s": "5"})");
+}
+
 TEST(TaggedCalls, OfKimiKeepTheirIds) {
   std::vector<std::string> ids;
   const Read got =
@@ -215,6 +241,14 @@ TEST(TaggedCalls, AreReadAsTemplatesWriteThem) {
        "c.function %}"
        "<invoke name=\"{{ c.name }}\">{% for k, v in c.arguments | items %}<parameter name=\"{{ k }}\">" +
            value + "</parameter>{% endfor %}</invoke>\n{% endfor %}</minimax:tool_call>{% endfor %}"},
+      {ToolFormat::kDsml,
+       "{% for m in messages %}{{ m.content }}\n<｜DSML｜function_calls>\n{% for c in m.tool_calls %}{% set "
+       "c = "
+       "c.function %}<｜DSML｜invoke name=\"{{ c.name }}\">\n{% for k, v in c.arguments | items %}"
+       "<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">" +
+           value +
+           "</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n{% endfor %}</｜DSML｜function_calls>{% "
+           "endfor %}"},
       {ToolFormat::kDeepSeek,
        "{% for m in messages %}{{ m.content }}<｜tool▁calls▁begin｜>{% for c in m.tool_calls "
        "%}<｜tool▁call▁begin｜>"

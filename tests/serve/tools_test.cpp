@@ -179,7 +179,8 @@ TEST(ToolFormats, AreToldByWhatTheTemplateWrites) {
   is("{{ tools }}<|tool_calls_section_begin|>", ToolFormat::kKimi);
   is("{{ tools }}<｜tool▁calls▁begin｜>", ToolFormat::kDeepSeek);
   is("{{ tools }}<｜tool▁calls▁begin｜>```json", ToolFormat::kDeepSeekV3);
-  refused("{{ tools }}<｜DSML｜function_calls>", "DeepSeek V3.2");
+  is("{{ tools }}<｜DSML｜function_calls>", ToolFormat::kDsml);
+  is("{{ tools }}{% set mark = '｜DSML｜' %}{{ '<' + mark + 'tool_calls>' }}", ToolFormat::kDsmlTools);
   refused("{{ tools }}", "not known here");
 }
 
