@@ -59,20 +59,29 @@ std::string did_you_mean(std::string_view nearest) {
   return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
 }
 
+// A flag that the command does not have; empty: there is none.
+std::string unknown_flag(const CLI::App& command) {
+  for (const std::string& extra : command.remaining(true))
+    if (extra.starts_with("-")) return extra.substr(0, extra.find('='));
+  return "";
+}
+
+std::string explain_unknown(const CLI::App& command, const std::string& flag) {
+  return fmt::format("there is no flag {}{}", flag, did_you_mean(nearest_flag(command, flag)));
+}
+
 std::string explain_extras(const CLI::App& command, const std::string& path) {
   const std::vector<std::string> extras = command.remaining(true);
   if (extras.empty()) return fmt::format("flags stand behind the command: outrider {} --flag ...", path);
-  const auto flag =
-      std::find_if(extras.begin(), extras.end(), [](const std::string& e) { return e.starts_with("-"); });
-  if (flag == extras.end()) {
+  const std::string flag = unknown_flag(command);
+  if (flag.empty()) {
     for (const char* text : {"--prompt", "MESSAGE"})
       if (const CLI::Option* const given = command.get_option_no_throw(text); given && given->count() > 0)
         return fmt::format("\"{}\" is a second text beside \"{}\"; put quotes around a text with spaces",
                            extras.front(), given->results().front());
     return fmt::format("\"{}\" belongs to no flag; put quotes around a text with spaces", extras.front());
   }
-  const std::string name = flag->substr(0, flag->find('='));
-  return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_flag(command, name)));
+  return explain_unknown(command, flag);
 }
 
 // The text behind `prefix`; nothing: the text begins otherwise.
@@ -107,6 +116,10 @@ std::string explain_error(const CLI::App& command, const std::string& error, int
     if (const auto rest = behind(error, name + ": ")) {
       if (rest->find(" required ") != std::string::npos && rest->ends_with(" missing"))
         return fmt::format("{} needs a value: {}", typed, type_of(*option));
+      // The value behind an unknown flag counts as a text.
+      const std::string unknown = unknown_flag(command);
+      if (rest->starts_with("At Most 1 required but received") && !unknown.empty())
+        return explain_unknown(command, unknown);
       if (rest->starts_with("At Most 1 required but received"))
         return fmt::format("{} is given more than once{}; keep one", name,
                            option->get_positional() ? " (a text without a flag counts, too)" : "");

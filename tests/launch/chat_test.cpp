@@ -306,6 +306,8 @@ TEST_F(Names, WordsThatFitNowhereAreExplained) {
            {err({"generate", demo_target(), "Once", "Twice"}), "\"Twice\" is a second text beside \"Once\""},
            {err({"generate", demo_target(), "Once", "-p", "Twice"}),
             "--prompt is given more than once (a text"},
+           {err({"generate", demo_target(), "--no-such-flag", "value", "-p", "Twice"}),
+            "there is no flag --no-such-flag"},
            {err({"simulate", "bogus"}), "there is no simulate bogus; choose plan, run, grid"},
            {err({"generate", demo_target(), "Once", "-n", "1", "--draft-model", demo_draft(),
                  "--draft-vocab-size", "1000000"}),
