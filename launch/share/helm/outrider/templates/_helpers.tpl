@@ -12,6 +12,7 @@ securityContext:
   fsGroup: {{ .Values.runAs }}
   seccompProfile: {type: RuntimeDefault}
 automountServiceAccountToken: false
+enableServiceLinks: false   # their variables OUTRIDER_* would be read as flags
 nodeSelector: {{ toJson .Values.nodeSelector }}
 tolerations: {{ toJson .Values.tolerations }}
 {{- end -}}
