@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/printable.h"
+#include "model_files/config_limits.h"
 #include "model_files/family.h"
 #include "model_files/gguf_architecture.h"
 #include "model_files/gguf_ends.h"
@@ -299,9 +300,12 @@ Status ConfigOfGguf::read_rope_scaling() {
 // Layers behind the last are of modules of multi-token prediction, and count as blocks.
 Status ConfigOfGguf::read_layers() {
   RETURN_IF_ERROR(copy_integer("block_count", "num_hidden_layers", true));
+  const int64_t layers = config_["num_hidden_layers"];
+  if (layers < 1 || layers > kMaxLayers)  // others read lists of one number for each layer
+    return malformed(
+        fmt::format("{}: {} is {}; must be 1 to {}", name_, key("block_count"), layers, kMaxLayers));
   ASSIGN_OR_RETURN(const auto modules, keys_.integer("nextn_predict_layers"));
   if (modules.value_or(0) == 0) return {};
-  const int64_t layers = config_["num_hidden_layers"];
   if (*modules < 0 || *modules >= layers)
     return malformed(fmt::format("{}: {} is {}, but {} is {}", name_, key("nextn_predict_layers"), *modules,
                                  key("block_count"), layers));

@@ -154,6 +154,20 @@ TEST(GgufConfig, KeysBecomeThoseOfConfigJson) {
                    ->tie_word_embeddings);
 }
 
+// Architectures with a list of one number for each layer read it before the other checks of config.json.
+TEST(GgufConfig, NumbersOfLayersThatNoModelHasAreRefused) {
+  for (const char* architecture : {"llama", "gemma4", "lfm2", "qwen35", "gemma3"})
+    for (const uint64_t layers : {uint64_t{0}, uint64_t{4097}, uint64_t{1} << 61}) {
+      const auto config =
+          config_of(file_of(architecture, layers)
+                        .number(std::string(architecture) + ".attention.sliding_window_pattern", 1)
+                        .file());
+      ASSERT_FALSE(config.ok()) << architecture << layers;
+      EXPECT_NE(config.status().message().find("block_count"), std::string::npos)
+          << config.status().message();
+    }
+}
+
 TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByName) {
   const auto refused = [](const Gguf& file, const std::string& words) {
     const auto config = config_of(file.file());
