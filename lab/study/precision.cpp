@@ -13,7 +13,6 @@ namespace {
 
 bool is_precise(const CellGroup& group, double wanted) { return widest(group) <= wanted; }
 
-// An interval that does not exist yet is infinitely wide.
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
 }  // namespace
@@ -31,7 +30,7 @@ double widest(const CellGroup& group) {
   const CellSummary* fastest = *std::max_element(ran.begin(), ran.end(), [](const auto* a, const auto* b) {
     return a->median_rate() < b->median_rate();
   });
-  if (ran.size() == 1) return half_width(fastest->speedup());
+  if (ran.size() == 1) return fastest->speedup().measured() ? half_width(fastest->speedup()) : 0;
   double width = 0;
   for (const CellSummary* cell : ran)
     if (cell != fastest) width = std::max(width, half_width(rate_ratio(*cell, *fastest)));

@@ -18,7 +18,7 @@ namespace outrider {
 // Half the interval over the value; infinite without an interval.
 double half_width(const Ratio& ratio);
 
-// Of the cells of a group that ran; 0 where none did.
+// Of the cells of a group that ran; 0 where none did, or one without a speed-up, whose neighbours failed.
 double widest(const CellGroup& group);
 
 // The cells of groups with an interval wider than `wanted`, in the order of the study.

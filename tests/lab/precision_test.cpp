@@ -64,6 +64,12 @@ TEST(Precision, CellsThatFailAreLeftAside) {
   for (const Cell& repeated : again) EXPECT_NE(repeated.choice(), "ewma");
 }
 
+TEST(Precision, OneThatIsLeftAloneIsNotRepeated) {
+  CellSummary failed = cell("ewma", "1", {1, 1});
+  for (RunFigures& run : failed.runs) run.ok = false;
+  EXPECT_TRUE(imprecise_cells(of({cell("fixed:gamma=1", "1", {100, 101}), failed}), 0.02).empty());
+}
+
 TEST(Precision, ACellAloneIsComparedWithPlainDecoding) {
   CellSummary alone = cell("ewma", "1", {100, 100, 100});
   for (RunFigures& run : alone.runs) run.speedup = 1.5;
