@@ -41,6 +41,8 @@ ApiError request_error(const Status& status) {
             .message = status.message(),
             .param = param_of(status.message()),
             .code = "no_grammar_library"};
+  if (status.code() == StatusCode::kDeadlineExceeded)
+    return {.status = 503, .message = status.message(), .param = param_of(status.message())};
   const bool is_too_long = status.code() == StatusCode::kResourceExhausted;
   const bool names_field = status.code() != StatusCode::kMalformed;
   return {.status = 400,

@@ -154,7 +154,8 @@ Result<NamedMessages> messages_of_input(const json& input) {
       continue;
     }
     if (kind == "reasoning") {
-      ASSIGN_OR_RETURN(out.open_thoughts, thoughts_of(item, at));
+      ASSIGN_OR_RETURN(const std::string thoughts, thoughts_of(item, at));
+      out.open_thoughts += thoughts;
       continue;
     }
     if (!item.is_object() || !item.contains("role") || !item.contains("content"))
@@ -249,7 +250,9 @@ Result<ChatBody> chat_of_responses(json body) {
   RETURN_IF_ERROR(
       drop_neutral(body, "text", json::array({json::object(), {{"format", {{"type", "text"}}}}})));
   RETURN_IF_ERROR(drop_neutral(body, "truncation", {"disabled"}));
-  RETURN_IF_ERROR(drop_neutral(body, "include", json::array({json::array()})));
+  // Items of reasoning have a field for the encrypted form, which is null.
+  RETURN_IF_ERROR(drop_neutral(body, "include",
+                               json::array({json::array(), json::array({"reasoning.encrypted_content"})})));
   RETURN_IF_ERROR(drop_neutral(body, "background", {false}));
   RETURN_IF_ERROR(take_reasoning(body));
   return ChatBody{std::move(body), std::move(messages.names)};

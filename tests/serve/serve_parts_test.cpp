@@ -337,6 +337,11 @@ TEST(OtherBodies, HandOverEarlierThoughts) {
   EXPECT_EQ(input({asked, call, reasoning, call}).size(), 3u) << "a turn of its own";
   EXPECT_EQ(input({reasoning, asked}).size(), 1u);
   EXPECT_FALSE(input({reasoning, asked})[0].contains("reasoning_content"));
+  EXPECT_EQ(input({asked, reasoning, reasoning, said})[1]["reasoning_content"], "hmhm");
+  json stateless{{"input", {asked}}, {"include", {"reasoning.encrypted_content"}}};
+  EXPECT_TRUE(chat_of_responses(stateless).ok()) << "as clients that keep no responses here send it";
+  stateless["include"].push_back("file_search_call.results");
+  EXPECT_FALSE(chat_of_responses(stateless).ok());
   json summed = reasoning;
   summed["summary"] = {{{"type", "summary_text"}, {"text", "short"}}};
   summed["content"] = nullptr;

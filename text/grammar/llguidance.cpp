@@ -228,7 +228,7 @@ class Vocabulary final : public LlgVocabulary, public std::enable_shared_from_th
     try {
       run_with_stack(kCompilerStack, [&] { made = f().new_matcher(&init, kind, text.c_str()); });
     } catch (const NoThread& error) {
-      return unavailable(error.what());
+      return deadline_exceeded(error.what());  // it may succeed later
     }
     MatcherPtr matcher(made, MatcherFree{&f()});
     if (const char* const error = f().get_error(matcher.get())) {
