@@ -76,7 +76,8 @@ std::string idle_report(const RunDescription& run, const Totals& totals, const n
 }
 
 // An interval of two or three turns says more about Student's distribution than about the machine: 0.02 to 74
-// around 1.27 was seen. So few turns are told themselves.
+// around 1.27 was seen. Fewer than four turns are shown by
+// their range.
 std::string spread_of_turns(const PlainComparison& comparison) {
   constexpr int kForAnInterval = 4;
   const Ratio& speedup = comparison.speedup;

@@ -11,7 +11,8 @@ namespace {
 
 int32_t ceil_of(int32_t part, int32_t whole) { return (part + whole - 1) / whole; }
 
-// The best rate of a group with drafts for `drafted` sequences. A worker has at most `most` of these.
+// The best rate of a group with drafts for `drafted` sequences. No worker drafts for more than `most`
+// sequences.
 double rate_of(const DraftedBatch& batch, int32_t drafted, int32_t most) {
   double best = batch.sequences / batch.cost->verify_seconds(batch.sequences, batch.context);
   for (int32_t gamma = 1; drafted > 0 && gamma <= batch.gamma_max; ++gamma) {

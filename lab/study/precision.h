@@ -18,7 +18,8 @@ namespace outrider {
 // Half the interval over the value; infinite without an interval.
 double half_width(const Ratio& ratio);
 
-// Of the cells of a group that ran; 0 where none did, or one without a speed-up, whose neighbours failed.
+// The widest interval of a group's successful cells; 0 without one. 0 also if the other cells failed and the
+// only one left has no speed-up.
 double widest(const CellGroup& group);
 
 // The cells of groups with an interval wider than `wanted`, in the order of the study.

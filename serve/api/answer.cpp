@@ -61,7 +61,7 @@ ApiError engine_error(const Status& status) {
 
 void send_error(HttpReply& reply, const ApiError& error, HttpHeaders headers) {
   if (error.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  // Clients of OpenAI and Anthropic send a request again after any 5xx, unless they are told.
+  // The clients of OpenAI and Anthropic retry after any 5xx unless this header says no.
   if (error.status == 501) headers.emplace_back("x-should-retry", "false");
   reply.send(error.status, "application/json", error_body(error), headers);
 }

@@ -35,7 +35,7 @@ class ChannelParser {
  public:
   explicit ChannelParser(ChannelReading reading);
 
-  // What may be part of a mark waits for more.
+  // Text that may be part of a mark waits for more.
   void append(std::string_view text, std::vector<ToolEvent>& events);
   void finish(std::vector<ToolEvent>& events);  // no more text will come
   int calls() const { return calls_; }
@@ -56,7 +56,7 @@ class ChannelParser {
   bool in_body_ = false;     // behind <|message|>, or in text without channels
   bool has_role_ = false;    // of the message whose header is read
   Kind kind_ = Kind::kText;  // of the open message
-  bool is_new_ = false;      // nothing of the open message was told
+  bool is_new_ = false;      // the open message has no event yet
   bool has_thought_ = false, has_said_ = false;
   int calls_ = 0;
 };

@@ -270,7 +270,7 @@ std::string ApiAnswerState::call_id(size_t choice, const ToolEvent& call) const 
 
 namespace {
 
-// What parses a text; null: it has none of these.
+// The parsers of a text; null where the text has no such part.
 struct Parsers {
   ThoughtParser* thoughts = nullptr;
   ToolCallParser* calls = nullptr;

@@ -91,7 +91,7 @@ class ResponsesShape final : public ReplyShape {
             {"role", "assistant"},
             {"content", std::move(content)}};
   }
-  // Of the text that is open, or the first one. Every item has its own.
+  // The id of the open item, or of the first one. Every item has its own id.
   std::string text_id(Open kind) const {
     const int number = kind == Open::kThought ? thoughts_ : texts_;
     const std::string id = (kind == Open::kThought ? "rs_" : "msg_") + state_.id;

@@ -43,7 +43,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// What stands behind a key about the type of its value, which is taken off the key.
+// Takes the type of the value off the end of a key; nothing: the key has none.
 std::optional<uint8_t> told_type(std::string_view& key) {
   for (const auto& [mark, types] : {std::pair{kIsText, uint8_t{kText}},
                                     std::pair{kIsJson, uint8_t{kNumber | kBoolean | kNull | kNested}}})

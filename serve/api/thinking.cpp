@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of OpenAI's API. Templates that read an effort may know fewer.
+// OpenAI's API has these values. Templates that read an effort may know fewer.
 constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
                                                       "high", "xhigh",   "max"};
 constexpr std::array<std::string_view, 3> kSummaries = {"auto", "concise", "detailed"};
@@ -87,7 +87,7 @@ Status take_reasoning(json& body) {
   RETURN_IF_ERROR(check_keys(reasoning, kKnown, "\"reasoning\""));
   ASSIGN_OR_RETURN(const std::string effort,
                    take_one(reasoning, "effort", kEfforts, "\"reasoning\": \"effort\""));
-  for (const char* key : {"summary", "generate_summary"})  // the reasoning itself is told
+  for (const char* key : {"summary", "generate_summary"})  // answers have the whole reasoning
     RETURN_IF_ERROR(take_one(reasoning, key, kSummaries, fmt::format("\"reasoning\": \"{}\"", key)).status());
   body.erase("reasoning");
   set_effort(body, effort);

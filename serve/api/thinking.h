@@ -1,4 +1,4 @@
-// What requests ask about reasoning, in the fields of each API, as variables of chat templates.
+// Fields of each API about reasoning become variables of chat templates.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

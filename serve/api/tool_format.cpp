@@ -284,7 +284,7 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
   const bool is_xml = tags && !tags->key.empty();
   const bool has_form = form && !is_required;  // false: the text consists of calls only
   std::string lark = "%llguidance {}\nstart: calls";
-  const bool has_channels = format == ToolFormat::kChannels;  // a form is in one of them
+  const bool has_channels = format == ToolFormat::kChannels;  // a channel holds the form
   if (has_form) {
     ASSIGN_OR_RETURN(const std::string rule, rule_of_form(*form));
     lark += (has_channels ? "\n" : " | form\n") + rule;

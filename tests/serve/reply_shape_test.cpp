@@ -69,7 +69,7 @@ class ReplyShapes : public testing::ServeApi {
   }
 };
 
-// What a client collects: its items in order. Every event stands where an item of its kind is open.
+// Items as a client collects them, in order. An event is expected only while an item of its kind is open.
 json collected_response(const std::vector<json>& events) {
   json items = json::array();
   int64_t next = 0;
