@@ -125,8 +125,13 @@ Status check_layer(const JsonObject& config, const HeadConfig& head, const Model
     return config.refused("num_hidden_layers", fmt::format("is {}; a block has {} layers at most",
                                                            head.layer.num_layers, kMaxBlockLayers));
   if (head.kind != HeadKind::kMtp && head.kind != HeadKind::kDFlash && head.layer.num_layers != 1)
-    return config.refused("num_hidden_layers",
-                          fmt::format("is {}; heads of one layer are supported", head.layer.num_layers));
+    return config.refused(
+        "num_hidden_layers",
+        fmt::format("is {}; heads of one layer are supported{}", head.layer.num_layers,
+                    mark_of_head(config).drafter.empty()
+                        ? ", and no key says that this is a head: leave out --drafter if it "
+                          "is a language model"
+                        : ""));
   if (head.layer.vocab_size != target.vocab_size)
     return config.wrong("vocab_size",
                         fmt::format("is {}, but the target's is {}; this head belongs to another "
@@ -425,8 +430,10 @@ Result<HeadFile> read_head_file(const std::filesystem::path& directory, HeadKind
   if (is_gguf_path(directory)) {
     out.name = directory.string();
     if (kind != HeadKind::kMtp)
-      return unsupported(fmt::format("{}: GGUF files are read for --drafter mtp, not for --drafter {}",
-                                     out.name, head_kind_name(kind)));
+      return unsupported(
+          fmt::format("{}: GGUF files are read for --drafter mtp, not for --drafter {}; leave it out "
+                      "if this is a language model",
+                      out.name, head_kind_name(kind)));
     ASSIGN_OR_RETURN(const GgufParts parts, open_gguf(directory));
     ASSIGN_OR_RETURN(out.root, gguf_config(parts.content, out.name));
     out.norms_hold_one = gguf_norms_hold_one(parts.content);

@@ -68,6 +68,12 @@ TEST(HeadFiles, KeysThatContradictAreRefusedByName) {
   expect_refused("eagle3", kEagle3, set("draft_vocab_size", 303), {"draft_vocab_size"});
   expect_refused("eagle3", kEagle3, set("draft_vocab_size", 91), {"lm_head.weight"});
   expect_refused("eagle3", kEagle3, set("num_hidden_layers", 2), {"num_hidden_layers", "2"});
+  const auto as_language_model = [](ChangedHead& head) {
+    head.config()["num_hidden_layers"] = 2;
+    head.config()["architectures"] = {"LlamaForCausalLM"};
+    head.config().erase("draft_vocab_size");
+  };
+  expect_refused("eagle3", kEagle3, as_language_model, {"num_hidden_layers", "leave out --drafter"});
   expect_refused("eagle3", kEagle3, set("eagle_aux_hidden_state_layer_ids", {0, 1, 3}),
                  {"eagle_aux_hidden_state_layer_ids", "[0,1,3]", "2"});
   expect_refused("eagle3", kEagle3, set("eagle_aux_hidden_state_layer_ids", {1, 0, 2}),
