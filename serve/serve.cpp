@@ -43,6 +43,18 @@ void tell_drain(const ServeOptions& options, const Engine& engine) {
              {"reason", fmt::format("signal {}", noted_signal())}});
 }
 
+// Empty: there are no traces.
+Result<std::shared_ptr<SpanExporter>> open_traces(const ServeOptions& options) {
+  ASSIGN_OR_RETURN(auto traces, otlp_target(options.otlp_endpoint, [](const char* name) {
+                     const char* const value = std::getenv(name);
+                     return std::string(value ? value : "");
+                   }));
+  if (!traces.warning.empty()) tell_error(traces.warning);
+  std::shared_ptr<SpanExporter> spans;
+  if (traces.target) spans = std::make_shared<SpanExporter>(*std::move(traces.target));
+  return spans;
+}
+
 // Opens the port before the models load: early clients get the answer that the models are loading.
 Result<int> coordinate(const ServeOptions& options, const ClusterSettings& cluster,
                        const Preparation& prepared, MpiCluster* mpi) {
@@ -51,12 +63,8 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
   ASSIGN_OR_RETURN(auto api_keys, read_api_keys(options.api_key_file));
   api_keys.insert(api_keys.end(), options.api_keys.begin(), options.api_keys.end());
   ASSIGN_OR_RETURN(const auto access_log, AccessLog::open(options.access_log));
-  ASSIGN_OR_RETURN(auto traces, otlp_target(options.otlp_endpoint, [](const char* name) {
-                     const char* const value = std::getenv(name);
-                     return std::string(value ? value : "");
-                   }));
-  std::shared_ptr<SpanExporter> spans;
-  if (traces && !cluster.mpi.preflight) spans = std::make_shared<SpanExporter>(*std::move(traces));
+  ASSIGN_OR_RETURN(auto spans, open_traces(options));
+  if (cluster.mpi.preflight) spans.reset();
   ResponseCounts responses;
   std::fputs(explain_exposure(options).c_str(), stderr);
   CoordinatorEngine engine({.max_num_seqs = cluster.models.sequences(),

@@ -102,6 +102,27 @@ Status read_url(std::string_view url, OtlpTarget& out) {
   return {};
 }
 
+// All but the address.
+Status read_settings(const std::function<std::string(const char*)>& environment, OtlpTarget& out) {
+  out.headers = key_values(environment("OTEL_EXPORTER_OTLP_HEADERS"));
+  for (const auto& [key, value] : out.headers)
+    for (const unsigned char c : key + value)
+      if (c < ' ' || c == 0x7f)
+        return invalid_argument("OTEL_EXPORTER_OTLP_HEADERS has characters that no header may have");
+  out.resource = key_values(environment("OTEL_RESOURCE_ATTRIBUTES"));
+  if (const std::string name = environment("OTEL_SERVICE_NAME"); !name.empty())
+    out.resource["service.name"] = name;
+  out.resource.try_emplace("service.name", "outrider");
+  if (const std::string timeout = environment("OTEL_EXPORTER_OTLP_TIMEOUT"); !timeout.empty()) {
+    int64_t ms = 0;
+    const char* const end = timeout.data() + timeout.size();
+    if (std::from_chars(timeout.data(), end, ms).ptr != end || ms < 1 || ms > 3'600'000)
+      return invalid_argument(fmt::format("OTEL_EXPORTER_OTLP_TIMEOUT '{}' must be milliseconds", timeout));
+    out.timeout = std::chrono::milliseconds(ms);
+  }
+  return {};
+}
+
 // One POST; the status of the answer. Throws boost::system::system_error.
 asio::awaitable<void> post(const OtlpTarget& target, const std::string& body, int& status) {
   tcp::resolver resolver(co_await asio::this_coro::executor);
@@ -126,42 +147,47 @@ asio::awaitable<void> post(const OtlpTarget& target, const std::string& body, in
 
 }  // namespace
 
-Result<std::optional<OtlpTarget>> otlp_target(const std::string& flag,
-                                              const std::function<std::string(const char*)>& environment) {
+Result<OtlpChoice> otlp_target(const std::string& flag,
+                               const std::function<std::string(const char*)>& environment) {
   constexpr const char* kTraces = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
   constexpr const char* kAll = "OTEL_EXPORTER_OTLP_ENDPOINT";
-  std::string disabled = environment("OTEL_SDK_DISABLED");
-  for (char& c : disabled) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const char* const source = !flag.empty()                   ? "--otlp-endpoint"
                              : !environment(kTraces).empty() ? kTraces
                                                              : kAll;
   const std::string url = !flag.empty() ? flag : environment(source);
-  if (url.empty() || disabled == "true") return std::optional<OtlpTarget>();
-  OtlpTarget out;
-  RETURN_IF_ERROR(read_url(url, out).in(fmt::format("{} {}", source, url)));
+  OtlpChoice out;
+  if (url.empty()) return out;
+  OtlpTarget target;
+  const Status address = read_url(url, target).in(fmt::format("{} {}", source, url));
+  if (!flag.empty()) RETURN_IF_ERROR(address);
+  const auto none = [&](std::string_view why) {
+    out.warning = fmt::format("traces: none are sent: {}", why);
+    return out;
+  };
+  std::string disabled = environment("OTEL_SDK_DISABLED");
+  for (char& c : disabled) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (disabled == "true") return none("OTEL_SDK_DISABLED is true");
+  if (environment("OTEL_TRACES_EXPORTER") == "none") return none("OTEL_TRACES_EXPORTER is none");
+  if (flag.empty()) {
+    constexpr const char* kTracesProtocol = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL";
+    const char* const variable =
+        !environment(kTracesProtocol).empty() ? kTracesProtocol : "OTEL_EXPORTER_OTLP_PROTOCOL";
+    const std::string protocol = environment(variable);
+    if (protocol == "grpc") return none(fmt::format("{} is grpc; http/json is supported", variable));
+    // A collector takes JSON at the address for http/protobuf too.
+    if (!protocol.empty() && protocol != "http/json")
+      out.warning = fmt::format("traces: {} is {}, but they are sent as http/json", variable, protocol);
+  }
+  if (!address.ok()) return none(address.message());
   if (source != kTraces) {  // the address of the collector, not of its traces
-    while (out.path.ends_with('/')) out.path.pop_back();
-    out.path += "/v1/traces";
-  } else if (out.path.empty()) {
-    out.path = "/";
+    while (target.path.ends_with('/')) target.path.pop_back();
+    target.path += "/v1/traces";
+  } else if (target.path.empty()) {
+    target.path = "/";
   }
-  out.headers = key_values(environment("OTEL_EXPORTER_OTLP_HEADERS"));
-  for (const auto& [key, value] : out.headers)
-    for (const unsigned char c : key + value)
-      if (c < ' ' || c == 0x7f)
-        return invalid_argument("OTEL_EXPORTER_OTLP_HEADERS has characters that no header may have");
-  out.resource = key_values(environment("OTEL_RESOURCE_ATTRIBUTES"));
-  if (const std::string name = environment("OTEL_SERVICE_NAME"); !name.empty())
-    out.resource["service.name"] = name;
-  out.resource.try_emplace("service.name", "outrider");
-  if (const std::string timeout = environment("OTEL_EXPORTER_OTLP_TIMEOUT"); !timeout.empty()) {
-    int64_t ms = 0;
-    const char* const end = timeout.data() + timeout.size();
-    if (std::from_chars(timeout.data(), end, ms).ptr != end || ms < 1 || ms > 3'600'000)
-      return invalid_argument(fmt::format("OTEL_EXPORTER_OTLP_TIMEOUT '{}' must be milliseconds", timeout));
-    out.timeout = std::chrono::milliseconds(ms);
-  }
-  return std::optional<OtlpTarget>(std::move(out));
+  if (const Status read = read_settings(environment, target); !read.ok()) return none(read.message());
+  out.target = std::move(target);
+  return out;
 }
 
 // ---- the thread -----------------------------------------------------------------------------------------

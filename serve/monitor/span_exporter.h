@@ -26,12 +26,19 @@ struct OtlpTarget {
   std::chrono::milliseconds timeout{10'000};    // of a POST
 };
 
-// From --otlp-endpoint, else from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT. Empty:
-// none of them is set, or OTEL_SDK_DISABLED is true. Also reads OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
-// OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_TIMEOUT. `environment`: the value of a variable; empty:
-// unset.
-Result<std::optional<OtlpTarget>> otlp_target(const std::string& flag,
-                                              const std::function<std::string(const char*)>& environment);
+struct OtlpChoice {
+  std::optional<OtlpTarget> target;  // empty: no traces
+  std::string warning;  // for the operator: why there are none, or what differs from what was asked
+};
+
+// From --otlp-endpoint, else from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT. Also
+// reads OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
+// OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_TIMEOUT, and for an endpoint of the environment
+// OTEL_EXPORTER_OTLP_TRACES_PROTOCOL and OTEL_EXPORTER_OTLP_PROTOCOL. Only a wrong flag is an error: the
+// variables may be meant for the other programs of a machine, so they never keep the server from starting.
+// `environment`: the value of a variable; empty: unset.
+Result<OtlpChoice> otlp_target(const std::string& flag,
+                               const std::function<std::string(const char*)>& environment);
 
 struct SpanCounts {
   std::atomic<int64_t> sent{0}, dropped{0};  // spans taken by the collector; requests that are in no trace

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "served_program.h"
 #include "trace_collector.h"
@@ -42,6 +43,18 @@ TEST(ServeTraces, ARequestIsAChildOfTheClientsSpan) {
   }
   EXPECT_EQ(tokens, 11) << "the first token is that of the prefill";
   EXPECT_LT(rounds, 11) << "drafts are accepted";
+}
+
+// The variables of the environment may be meant for other programs.
+TEST(ServeTraces, AWrongVariableDoesNotKeepTheServerFromStarting) {
+  constexpr const char* kVariable = "OTEL_EXPORTER_OTLP_ENDPOINT";
+  setenv(kVariable, "https://collector:4318", 1);
+  ServedProgram server({"--quiet"});
+  unsetenv(kVariable);
+  EXPECT_NE(server.process().err().find("traces: none are sent: OTEL_EXPORTER_OTLP_ENDPOINT https://"),
+            std::string::npos)
+      << server.process().err();
+  EXPECT_EQ(server.complete(kGreedy)["usage"]["completion_tokens"], 12);
 }
 
 }  // namespace

@@ -42,30 +42,36 @@ TEST(TraceParent, IsIgnoredWhereItIsNotValid) {
     EXPECT_FALSE(parse_traceparent(wrong, "")) << wrong;
 }
 
-Result<std::optional<OtlpTarget>> target_of(const std::string& flag,
-                                            const std::map<std::string, std::string>& environment = {}) {
+Result<OtlpChoice> choice_of(const std::string& flag,
+                             const std::map<std::string, std::string>& environment = {}) {
   return otlp_target(flag, [&](const char* name) {
     const auto at = environment.find(name);
     return at == environment.end() ? std::string() : at->second;
   });
 }
 
+OtlpTarget target_of(const std::string& flag, const std::map<std::string, std::string>& environment = {}) {
+  const OtlpChoice choice = choice_of(flag, environment).value();
+  EXPECT_EQ(choice.warning, "");
+  return choice.target.value();
+}
+
 TEST(OtlpTarget, IsTheFlagOrTheEnvironment) {
-  EXPECT_FALSE(target_of("").value());
-  const OtlpTarget flag = *target_of("http://collector:4318").value();
+  EXPECT_FALSE(choice_of("").value().target);
+  EXPECT_EQ(choice_of("").value().warning, "");
+  const OtlpTarget flag = target_of("http://collector:4318");
   EXPECT_EQ(flag.host, "collector");
   EXPECT_EQ(flag.port, "4318");
   EXPECT_EQ(flag.path, "/v1/traces");
   EXPECT_EQ(flag.resource.at("service.name"), "outrider");
-  EXPECT_EQ(target_of("http://c:1/base/")->value().path, "/base/v1/traces");
-  EXPECT_EQ(target_of("http://[::1]:99")->value().host, "::1");
-  EXPECT_EQ(target_of("http://c")->value().port, "4318");
-  const OtlpTarget all = *target_of("", {{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:5/x"},
-                                         {"OTEL_SERVICE_NAME", "chat"},
-                                         {"OTEL_RESOURCE_ATTRIBUTES", "service.name=other, zone = a%20b"},
-                                         {"OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20k"},
-                                         {"OTEL_EXPORTER_OTLP_TIMEOUT", "2500"}})
-                              .value();
+  EXPECT_EQ(target_of("http://c:1/base/").path, "/base/v1/traces");
+  EXPECT_EQ(target_of("http://[::1]:99").host, "::1");
+  EXPECT_EQ(target_of("http://c").port, "4318");
+  const OtlpTarget all = target_of("", {{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:5/x"},
+                                        {"OTEL_SERVICE_NAME", "chat"},
+                                        {"OTEL_RESOURCE_ATTRIBUTES", "service.name=other, zone = a%20b"},
+                                        {"OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20k"},
+                                        {"OTEL_EXPORTER_OTLP_TIMEOUT", "2500"}});
   EXPECT_EQ(all.path, "/x/v1/traces");
   EXPECT_EQ(all.resource.at("service.name"), "chat");
   EXPECT_EQ(all.resource.at("zone"), "a b");
@@ -73,24 +79,61 @@ TEST(OtlpTarget, IsTheFlagOrTheEnvironment) {
   EXPECT_EQ(all.timeout.count(), 2500);
   EXPECT_EQ(target_of("", {{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:5"},
                            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t:6/as/it/is"}})
-                ->value()
                 .path,
             "/as/it/is");
-  EXPECT_FALSE(target_of("http://c:5", {{"OTEL_SDK_DISABLED", "True"}}).value());
 }
 
-TEST(OtlpTarget, ErrorsNameWhereItCameFrom) {
+TEST(OtlpTarget, AWrongFlagIsAnError) {
   for (const char* wrong : {"https://c:4318", "c:4318", "http://", "http://c:port", "http://c:4318/a b"}) {
-    const auto target = target_of(wrong);
-    ASSERT_FALSE(target.ok()) << wrong;
-    EXPECT_NE(target.status().message().find("--otlp-endpoint"), std::string::npos);
+    const auto choice = choice_of(wrong);
+    ASSERT_FALSE(choice.ok()) << wrong;
+    EXPECT_NE(choice.status().message().find("--otlp-endpoint"), std::string::npos);
   }
-  EXPECT_NE(target_of("", {{"OTEL_EXPORTER_OTLP_ENDPOINT", "https://c"}})
-                .status()
-                .message()
-                .find("OTEL_EXPORTER_OTLP_ENDPOINT"),
-            std::string::npos);
-  EXPECT_FALSE(target_of("http://c", {{"OTEL_EXPORTER_OTLP_HEADERS", "a=b%0d%0ac"}}).ok());
+}
+
+// Variables may be meant for other programs of the machine.
+TEST(OtlpTarget, WrongVariablesAndThoseThatSwitchOffLeaveNoTraces) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"OTEL_EXPORTER_OTLP_ENDPOINT", "https://c"},
+      {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "c:4317"},
+      {"OTEL_EXPORTER_OTLP_HEADERS", "a=b%0d%0ac"},
+      {"OTEL_EXPORTER_OTLP_TIMEOUT", "10s"},
+      {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"},
+      {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"},
+      {"OTEL_TRACES_EXPORTER", "none"},
+      {"OTEL_SDK_DISABLED", "True"},
+  };
+  for (const auto& [name, value] : cases) {
+    std::map<std::string, std::string> environment{{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"}};
+    environment[name] = value;
+    const auto choice = choice_of("", environment);
+    ASSERT_TRUE(choice.ok()) << name << ": " << choice.status().message();
+    EXPECT_FALSE(choice->target) << name;
+    EXPECT_TRUE(choice->warning.starts_with("traces: none are sent: " + std::string(name)))
+        << choice->warning;
+    EXPECT_EQ(choice->warning.find('\n'), std::string::npos);
+  }
+  for (const auto& [name, value] : {cases[2], cases[3], cases[6], cases[7]})
+    EXPECT_FALSE(choice_of("http://c:4318", {{name, value}}).value().target) << name << " and the flag";
+  EXPECT_EQ(choice_of("", {{"OTEL_SDK_DISABLED", "true"}}).value().warning, "") << "nobody asked for traces";
+}
+
+TEST(OtlpTarget, TheProtocolIsJson) {
+  const auto choice = [](const char* all, const char* traces) {
+    return choice_of("", {{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"},
+                          {"OTEL_EXPORTER_OTLP_PROTOCOL", all},
+                          {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", traces}})
+        .value();
+  };
+  for (const auto& [all, traces] : {std::pair{"", ""}, {"http/json", ""}, {"grpc", "http/json"}}) {
+    EXPECT_TRUE(choice(all, traces).target) << all;
+    EXPECT_EQ(choice(all, traces).warning, "");
+  }
+  EXPECT_TRUE(choice("http/protobuf", "").target);
+  EXPECT_EQ(choice("http/protobuf", "").warning,
+            "traces: OTEL_EXPORTER_OTLP_PROTOCOL is http/protobuf, but they are sent as http/json");
+  EXPECT_TRUE(choice_of("http://c:4318", {{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}}).value().target)
+      << "the flag names a port for HTTP";
 }
 
 Clock::time_point at(int64_t ms) { return Clock::time_point(std::chrono::milliseconds(ms)); }
@@ -201,7 +244,7 @@ TEST(RequestSpans, AreBounded) {
 
 TEST(SpanExporter, PostsToTheCollector) {
   TraceCollector collector;
-  OtlpTarget target = *target_of(collector.url(), {{"OTEL_EXPORTER_OTLP_HEADERS", "x-team=a"}}).value();
+  OtlpTarget target = target_of(collector.url(), {{"OTEL_EXPORTER_OTLP_HEADERS", "x-team=a"}});
   const auto exporter = std::make_shared<SpanExporter>(target);
   exporter->add(some_request());
   exporter->add(some_request());
@@ -214,14 +257,14 @@ TEST(SpanExporter, PostsToTheCollector) {
 
 TEST(SpanExporter, SendsWhatWaitsAtTheEnd) {
   TraceCollector collector;
-  { SpanExporter(*target_of(collector.url()).value()).add(some_request()); }
+  { SpanExporter(target_of(collector.url())).add(some_request()); }
   EXPECT_EQ(collector.spans("chat demo", 1).size(), 8u);
 }
 
 // Refused connections, errors and silence: add() never waits, and what is lost is counted.
 TEST(SpanExporter, CountsWhatNoCollectorTakes) {
   const auto drops = [](const std::string& url) {
-    OtlpTarget target = *target_of(url).value();
+    OtlpTarget target = target_of(url);
     target.timeout = std::chrono::milliseconds(50);
     const SpanExporter exporter(target);
     const_cast<SpanExporter&>(exporter).add(some_request());
@@ -240,7 +283,7 @@ TEST(SpanExporter, CountsWhatNoCollectorTakes) {
 
 TEST(SpanExporter, HoldsABoundedNumberOfRequests) {
   TraceCollector silent(0);
-  OtlpTarget target = *target_of(silent.url()).value();
+  OtlpTarget target = target_of(silent.url());
   SpanExporter exporter(target);
   exporter.add(some_request());
   (void)silent.spans("chat demo", 1);  // its thread now waits for the answer
@@ -261,7 +304,7 @@ TEST(TracedSink, PassesEverythingOn) {
   TraceCollector collector;
   const auto inner = std::make_shared<Inner>();
   {
-    const auto exporter = std::make_shared<SpanExporter>(*target_of(collector.url()).value());
+    const auto exporter = std::make_shared<SpanExporter>(target_of(collector.url()));
     const auto sink = traced_sink(inner, {.operation = "chat", .model = "m"}, exporter);
     sink->emitted({});
     sink->round({});
