@@ -170,6 +170,8 @@ json spans_of(const TracedRequest& request, const std::function<uint64_t()>& ran
   return out.take();
 }
 
+size_t most_spans(const TracedRequest& request) { return 3 + 3 * request.rounds.size(); }
+
 json export_request(const std::map<std::string, std::string>& resource, json spans) {
   Attributes attributes;
   for (const auto& [key, value] : resource) attributes.add(key.c_str(), value);

@@ -32,7 +32,6 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 constexpr std::chrono::milliseconds kGather{500};  // so that requests share a POST
-constexpr size_t kBatch = 64;                      // requests of a POST
 constexpr std::chrono::milliseconds kFarewell{2000};
 constexpr std::chrono::minutes kBetweenWarnings{1};
 
@@ -199,6 +198,7 @@ struct SpanExporter::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<TracedRequest> waiting;  // guarded by the mutex, as are the following members
+  size_t waiting_spans = 0;           // at most
   std::optional<std::chrono::steady_clock::time_point> stop_by;
   bool is_over = false;
 
@@ -215,13 +215,18 @@ struct SpanExporter::State {
 std::deque<TracedRequest> SpanExporter::State::next() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return !waiting.empty() || stop_by; });
-  changed.wait_for(lock, kGather, [&] { return waiting.size() >= kBatch || stop_by; });
+  changed.wait_for(lock, kGather, [&] { return waiting_spans >= kSpansOfPost || stop_by; });
   if (stop_by && std::chrono::steady_clock::now() >= *stop_by) {
     counts.dropped += static_cast<int64_t>(waiting.size());
     waiting.clear();
+    waiting_spans = 0;
   }
   std::deque<TracedRequest> batch;
-  while (!waiting.empty() && batch.size() < kBatch) {
+  for (size_t spans = 0; !waiting.empty();) {
+    const size_t more = most_spans(waiting.front());
+    if (!batch.empty() && spans + more > kSpansOfPost) break;
+    spans += more;
+    waiting_spans -= more;
     batch.push_back(std::move(waiting.front()));
     waiting.pop_front();
   }
@@ -309,6 +314,7 @@ void SpanExporter::add(TracedRequest request) {
       ++state_->counts.dropped;
       return;
     }
+    state_->waiting_spans += most_spans(request);
     state_->waiting.push_back(std::move(request));
   }
   state_->changed.notify_one();

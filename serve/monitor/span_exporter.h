@@ -46,7 +46,8 @@ struct SpanCounts {
 
 class SpanExporter {
  public:
-  static constexpr size_t kMaxWaiting = 1024;  // requests
+  static constexpr size_t kMaxWaiting = 1024;   // requests; up to 17 MB, as their rounds are bounded
+  static constexpr size_t kSpansOfPost = 2000;  // up to 2 MB; a larger request goes alone
 
   explicit SpanExporter(OtlpTarget target);
   // Sends what waits, for at most two seconds.

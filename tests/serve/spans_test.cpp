@@ -261,6 +261,31 @@ TEST(SpanExporter, SendsWhatWaitsAtTheEnd) {
   EXPECT_EQ(collector.spans("chat demo", 1).size(), 8u);
 }
 
+// A POST beyond the collector's limit would be lost as a whole.
+TEST(SpanExporter, BoundsTheSpansOfAPost) {
+  TracedRequest large = some_request(), larger = some_request();
+  const TracedRound round{.begun_at = at(60), .done_at = at(70), .gamma = 4};
+  while (large.rounds.size() < TracedRequest::kMaxRounds) large.rounds.push_back(round);
+  while (larger.rounds.size() < SpanExporter::kSpansOfPost) larger.rounds.push_back(round);
+  TraceCollector collector;
+  {
+    SpanExporter exporter(target_of(collector.url()));
+    for (int i = 0; i < 3; ++i) exporter.add(large);
+    exporter.add(larger);
+    exporter.add(some_request());
+    (void)collector.spans("chat demo", 5);
+  }
+  EXPECT_EQ(spans_of(large).size(), 767u);
+  EXPECT_LE(spans_of(large).size(), most_spans(large));
+  size_t alone = 0;
+  for (const size_t spans : collector.posts())
+    if (spans == spans_of(larger).size())
+      ++alone;
+    else
+      EXPECT_LE(spans, SpanExporter::kSpansOfPost);
+  EXPECT_EQ(alone, 1u);
+}
+
 // Refused connections, errors and silence: add() never waits, and what is lost is counted.
 TEST(SpanExporter, CountsWhatNoCollectorTakes) {
   const auto drops = [](const std::string& url) {

@@ -53,9 +53,11 @@ void TraceCollector::serve(int connection) {
     const std::lock_guard lock(mutex_);
     head_ = text.substr(0, body);
     last_ = json::parse(text.substr(body));
+    const size_t before = spans_.size();
     for (const json& resource : last_["resourceSpans"])
       for (const json& scope : resource["scopeSpans"])
         for (const json& span : scope["spans"]) spans_.push_back(span);
+    posts_.push_back(spans_.size() - before);
     if (status_ == 0) silent_.push_back(connection);
   }
   changed_.notify_all();
@@ -74,6 +76,11 @@ std::vector<json> TraceCollector::spans(const std::string& name, size_t count) {
            })) >= count;
   });
   return spans_;
+}
+
+std::vector<size_t> TraceCollector::posts() const {
+  const std::lock_guard lock(mutex_);
+  return posts_;
 }
 
 std::string TraceCollector::head() const {

@@ -23,6 +23,7 @@ class TraceCollector {
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
   // All spans, once there are `count` with this name; fewer after a long wait.
   std::vector<nlohmann::json> spans(const std::string& name, size_t count);
+  std::vector<size_t> posts() const;  // the number of spans in each
   // The head of the last request.
   std::string head() const;
   std::map<std::string, std::string> resource() const;  // of the last request
@@ -37,6 +38,7 @@ class TraceCollector {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<nlohmann::json> spans_;
+  std::vector<size_t> posts_;
   nlohmann::json last_;
   std::string head_;
   std::vector<int> silent_;  // connections without an answer
