@@ -96,7 +96,9 @@ class Server:
     def __init__(self, model, startup_seconds=600, **options):
         options = {"port": 0, **options}
         self._key = options.get("api_key")
-        self._tail = collections.deque(maxlen=50)  # of standard error
+        self._drain_seconds = float(options.get("drain_timeout", 30))
+        self._tail = collections.deque(maxlen=50)  # of standard error; guarded by the lock
+        self._tail_lock = threading.Lock()
         self._ready = threading.Event()
         self.url = None
         environment = dict(os.environ)
@@ -112,11 +114,15 @@ class Server:
             code = self._process.poll()
             self.close(seconds=5)
             why = "" if is_told else f"not ready within {startup_seconds} s\n"
-            raise OutriderError(why + "".join(self._tail).strip(), code)
+            self._reader.join(5)  # for the last lines; a child of the program may hold standard error longer
+            with self._tail_lock:
+                tail = "".join(self._tail)
+            raise OutriderError(why + tail.strip(), code)
 
     def _read(self):
         for line in self._process.stderr:
-            self._tail.append(line)
+            with self._tail_lock:
+                self._tail.append(line)
             found = re.search(r"serving .* on (http://\S+)", line)
             if found and self.url is None:
                 self.url = found.group(1).rstrip("/")
@@ -150,8 +156,11 @@ class Server:
     def metrics(self):
         return self.request("/metrics")
 
-    def close(self, seconds=60):
-        """SIGTERM: requests under way are finished. Returns the exit code."""
+    def close(self, seconds=None):
+        """SIGTERM: requests under way are finished. After `seconds` the program is killed; without them 30 s after its
+        drain_timeout. Returns the exit code."""
+        if seconds is None:
+            seconds = self._drain_seconds + 30
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

@@ -1,0 +1,65 @@
+"""outrider.Server with programs of a few lines in the place of outrider.
+
+    python_package_test.py launch/python
+"""
+
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+
+sys.path.insert(0, sys.argv[1])
+import outrider
+
+# Is never ready. Its child writes on until nobody reads.
+NEVER_READY = """
+(trap '' TERM; while :; do echo child >&2; sleep 0.01; done) &
+while :; do sleep 0.05; done
+"""
+SERVER = "echo serving demo on http://127.0.0.1:1 >&2; while :; do sleep 0.05; done"
+
+
+def program(directory, text):
+    path = pathlib.Path(directory) / "program"
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    os.environ["OUTRIDER_PROGRAM"] = str(path)
+
+
+class SlowDeque(outrider.collections.deque):
+    """While it is read, the reader gets the time to append."""
+
+    def __iter__(self):
+        for line in super().__iter__():
+            threading.Event().wait(0.02)
+            yield line
+
+
+def test_time_out_while_the_program_writes(directory):
+    program(directory, NEVER_READY)
+    original, outrider.collections.deque = outrider.collections.deque, SlowDeque
+    try:
+        outrider.Server("target", startup_seconds=0.2)
+        raise AssertionError("it was never ready")
+    except outrider.OutriderError as error:
+        assert "not ready within 0.2 s" in str(error), error
+    finally:
+        outrider.collections.deque = original
+
+
+def test_close_waits_for_the_drain(directory):
+    program(directory, SERVER)
+    for options, expected in (({}, 60), ({"drain_timeout": 300}, 330), ({"drain_timeout": "7"}, 37)):
+        server = outrider.Server("target", **options)
+        waited = []
+        wait = server._process.wait
+        server._process.wait = lambda seconds=None: waited.append(seconds) or wait(seconds)
+        server.close()
+        assert waited[0] == expected, (options, waited)
+
+
+if __name__ == "__main__":
+    for test in (test_time_out_while_the_program_writes, test_close_waits_for_the_drain):
+        with tempfile.TemporaryDirectory() as directory:
+            test(directory)
