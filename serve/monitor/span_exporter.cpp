@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -30,9 +31,11 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
+using Endpoints = tcp::resolver::results_type;
 
 constexpr std::chrono::milliseconds kGather{500};  // so that requests share a POST
 constexpr std::chrono::milliseconds kFarewell{2000};
+constexpr std::chrono::milliseconds kSlice{20};  // between two looks at the time to stop
 constexpr std::chrono::minutes kBetweenWarnings{1};
 
 // Decodes %XX; an invalid escape stays.
@@ -122,12 +125,23 @@ Status read_settings(const std::function<std::string(const char*)>& environment,
   return {};
 }
 
+// A look-up cannot be ended and may take long, so it has a thread that nobody waits for and that shares only
+// the result. Throws NoThread.
+std::future<Endpoints> look_up(const std::string& host, const std::string& port) {
+  std::packaged_task<Endpoints()> task([host, port] {
+    asio::io_context context;
+    return tcp::resolver(context).resolve(host, port);
+  });
+  auto found = task.get_future();
+  start_thread(std::move(task)).detach();
+  return found;
+}
+
 // One POST; the status of the answer. Throws boost::system::system_error.
-asio::awaitable<void> post(const OtlpTarget& target, const std::string& body, int& status) {
-  tcp::resolver resolver(co_await asio::this_coro::executor);
+asio::awaitable<void> post(const OtlpTarget& target, const Endpoints& endpoints, const std::string& body,
+                           int& status) {
   tcp::socket socket(co_await asio::this_coro::executor);
-  const auto found = co_await resolver.async_resolve(target.host, target.port, asio::use_awaitable);
-  co_await asio::async_connect(socket, found, asio::use_awaitable);
+  co_await asio::async_connect(socket, endpoints, asio::use_awaitable);
   const bool is_ipv6 = target.host.find(':') != std::string::npos;
   std::string text = fmt::format(
       "POST {} HTTP/1.1\r\nHost: {}{}{}:{}\r\nContent-Type: application/json\r\nUser-Agent: outrider\r\n"
@@ -199,15 +213,18 @@ struct SpanExporter::State {
   std::condition_variable changed;
   std::deque<TracedRequest> waiting;  // guarded by the mutex, as are the following members
   size_t waiting_spans = 0;           // at most
-  std::optional<std::chrono::steady_clock::time_point> stop_by;
-  bool is_over = false;
+  std::optional<Clock::time_point> stop_by;
 
   // Used by the thread only.
-  std::optional<std::chrono::steady_clock::time_point> warned_at;
+  std::future<Endpoints> found;  // valid: the look-up under way, even one that a POST has given up
+  std::optional<Clock::time_point> warned_at;
+  int64_t told = 0;  // lost requests, at the last warning
 
   void run();
   std::deque<TracedRequest> next();
   void send(const std::deque<TracedRequest>& batch, const std::function<uint64_t()>& random);
+  bool is_late(Clock::time_point begun);
+  bool post_before_late(const std::string& body, int& status);
   std::string why_not_taken(const std::string& body);
 };
 
@@ -216,7 +233,7 @@ std::deque<TracedRequest> SpanExporter::State::next() {
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return !waiting.empty() || stop_by; });
   changed.wait_for(lock, kGather, [&] { return waiting_spans >= kSpansOfPost || stop_by; });
-  if (stop_by && std::chrono::steady_clock::now() >= *stop_by) {
+  if (stop_by && Clock::now() >= *stop_by) {
     counts.dropped += static_cast<int64_t>(waiting.size());
     waiting.clear();
     waiting_spans = 0;
@@ -233,28 +250,38 @@ std::deque<TracedRequest> SpanExporter::State::next() {
   return batch;
 }
 
+// Whether the POST that began then is given up.
+bool SpanExporter::State::is_late(Clock::time_point begun) {
+  const Clock::time_point now = Clock::now();
+  const std::lock_guard lock(mutex);
+  return now - begun >= target.timeout || (stop_by && now >= *stop_by);
+}
+
+// False: it is given up. Throws what stands in its way.
+bool SpanExporter::State::post_before_late(const std::string& body, int& status) {
+  const Clock::time_point begun = Clock::now();
+  if (!found.valid()) found = look_up(target.host, target.port);
+  while (found.wait_for(kSlice) != std::future_status::ready)
+    if (is_late(begun)) return false;
+  const Endpoints endpoints = found.get();
+  bool is_done = false;
+  asio::io_context context;
+  asio::co_spawn(context, post(target, endpoints, body, status), [&](const std::exception_ptr& thrown) {
+    is_done = true;
+    if (thrown) std::rethrow_exception(thrown);
+  });
+  while (!is_done && !is_late(begun)) context.run_for(kSlice);
+  return is_done;
+}
+
 // Empty: the collector has the spans.
 std::string SpanExporter::State::why_not_taken(const std::string& body) {
-  asio::io_context context;
   int status = 0;
-  std::string error;
-  bool is_done = false;
-  asio::co_spawn(context, post(target, body, status), [&](const std::exception_ptr& thrown) {
-    is_done = true;
-    try {
-      if (thrown) std::rethrow_exception(thrown);
-    } catch (const std::exception& problem) {
-      error = problem.what();
-    }
-  });
-  std::chrono::milliseconds patience = target.timeout;
-  {
-    const std::lock_guard lock(mutex);
-    if (stop_by) patience = std::min(patience, kFarewell);
+  try {
+    if (!post_before_late(body, status)) return "no answer in time";
+  } catch (const std::exception& problem) {
+    return problem.what();
   }
-  context.run_for(patience);
-  if (!is_done) return fmt::format("no answer within {} ms", patience.count());
-  if (!error.empty()) return error;
   return status >= 200 && status < 300 ? std::string() : fmt::format("its answer has status {}", status);
 }
 
@@ -270,11 +297,12 @@ void SpanExporter::State::send(const std::deque<TracedRequest>& batch,
     return;
   }
   counts.dropped += static_cast<int64_t>(batch.size());
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::now();
   if (warned_at && now - *warned_at < kBetweenWarnings) return;
   warned_at = now;
+  told = counts.dropped;
   tell_error(fmt::format("traces: the collector at {}:{} did not take {} requests: {}; {} are lost so far",
-                         target.host, target.port, batch.size(), why, counts.dropped.load()));
+                         target.host, target.port, batch.size(), why, told));
 }
 
 void SpanExporter::State::run() {
@@ -286,25 +314,27 @@ void SpanExporter::State::run() {
   std::random_device seed;
   std::mt19937_64 generator(uint64_t{seed()} << 32 | seed());
   for (auto batch = next(); !batch.empty(); batch = next()) send(batch, [&] { return generator(); });
-  const std::lock_guard lock(mutex);
-  is_over = true;
-  changed.notify_all();
+  if (const int64_t dropped = counts.dropped; dropped > told)
+    tell_error(fmt::format("traces: at the end {} requests are lost", dropped));
 }
 
 // ---- any thread -----------------------------------------------------------------------------------------
 
-SpanExporter::SpanExporter(OtlpTarget target) : state_(std::make_shared<State>()) {
+SpanExporter::SpanExporter(OtlpTarget target) : state_(std::make_unique<State>()) {
   state_->target = std::move(target);
-  thread_ = start_thread([state = state_] { state->run(); });
+  thread_ = start_thread([state = state_.get()] { state->run(); });
 }
 
-SpanExporter::~SpanExporter() {
-  std::unique_lock lock(state_->mutex);
-  state_->stop_by = std::chrono::steady_clock::now() + kFarewell;
+SpanExporter::~SpanExporter() { finish(); }
+
+void SpanExporter::finish() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stop_by = Clock::now() + kFarewell;
+  }
   state_->changed.notify_all();
-  const bool is_over = state_->changed.wait_for(lock, 2 * kFarewell, [&] { return state_->is_over; });
-  lock.unlock();
-  if (!is_over) thread_.detach();
+  thread_.join();
 }
 
 void SpanExporter::add(TracedRequest request) {

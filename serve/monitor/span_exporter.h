@@ -50,16 +50,19 @@ class SpanExporter {
   static constexpr size_t kSpansOfPost = 2000;  // up to 2 MB; a larger request goes alone
 
   explicit SpanExporter(OtlpTarget target);
-  // Sends what waits, for at most two seconds.
   ~SpanExporter();
 
   // Never waits. Thread-safe.
   void add(TracedRequest request);
   const SpanCounts& counts() const;
+  // Sends what waits for at most two seconds, and what one POST takes to be written out. What the collector
+  // has not taken by then is counted and told as lost. Returns when the thread has ended. The destructor
+  // calls it.
+  void finish();
 
  private:
   struct State;
-  const std::shared_ptr<State> state_;  // shared with the thread, in case a look-up of the host never returns
+  const std::unique_ptr<State> state_;
   std::jthread thread_;
 };
 

@@ -318,6 +318,23 @@ TEST(SpanExporter, HoldsABoundedNumberOfRequests) {
             std::string::npos);
 }
 
+// The POST under way is given up, and what waits behind it.
+TEST(SpanExporter, EndsSoonBesideASilentCollector) {
+  TraceCollector silent(0);
+  SpanExporter exporter(target_of(silent.url()));
+  exporter.add(some_request());
+  (void)silent.spans("chat demo", 1);  // its thread now waits for the answer
+  for (int i = 0; i < 2; ++i) exporter.add(some_request());
+  ::testing::internal::CaptureStderr();
+  const Clock::time_point begun = Clock::now();
+  exporter.finish();
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(3));
+  EXPECT_EQ(exporter.counts().sent, 0);
+  EXPECT_EQ(exporter.counts().dropped, 3);
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("traces: at the end 3 requests are lost"), std::string::npos) << told;
+}
+
 class Inner final : public RequestSink {
  public:
   void emitted(const Emit&) override { ++emits; }
