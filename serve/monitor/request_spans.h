@@ -47,7 +47,7 @@ struct TracedRequest {
 
 // An array of spans. `random`: 64 random bits at each call.
 nlohmann::json spans_of(const TracedRequest& request, const std::function<uint64_t()>& random);
-// At least as many as spans_of() gives.
+// An upper bound of the number of spans that spans_of() writes.
 size_t most_spans(const TracedRequest& request);
 // The body of a POST to /v1/traces.
 nlohmann::json export_request(const std::map<std::string, std::string>& resource, nlohmann::json spans);

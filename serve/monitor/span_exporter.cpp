@@ -125,7 +125,7 @@ Status read_settings(const std::function<std::string(const char*)>& environment,
   return {};
 }
 
-// A look-up cannot be ended and may take long, so it has a thread that nobody waits for and that shares only
+// No call ends a look-up, which may take long. So it has a thread that nobody waits for, and that shares only
 // the result. Throws NoThread.
 std::future<Endpoints> look_up(const std::string& host, const std::string& port) {
   std::packaged_task<Endpoints()> task([host, port] {
