@@ -73,6 +73,11 @@ void expect_the_text(const std::vector<Finished>& actual) {
   }
 }
 
+// Sockets carry until both ends have joined, which takes long on a busy machine.
+void run_until_linked(TestCluster& cluster) {
+  for (int i = 0; i < 100 && cluster.totals().link_bytes == 0; ++i) expect_the_text(cluster.run(requests(1)));
+}
+
 void expect_whole(const std::vector<Finished>& finished) {
   for (const Finished& f : finished) {
     EXPECT_TRUE(f.error.ok()) << f.error.message();
@@ -102,9 +107,7 @@ TEST_F(RowLinksTest, GiveTheTextOfWholeRows) {
     options.pipeline =
         ranks == 4 ? Pipeline::kFanout : Pipeline::kLockstep;  // rows of the host among those of the device
     TestCluster cluster(options);
-    // Sockets carry until both ends have joined, which takes long on a busy machine.
-    for (int i = 0; i < 100 && cluster.totals().link_bytes == 0; ++i)
-      expect_the_text(cluster.run(requests(1)));
+    run_until_linked(cluster);
     const int64_t bytes = cluster.totals().link_bytes, drafted = cluster.totals().rounds.drafted;
     expect_the_text(cluster.run(requests(4)));
     EXPECT_EQ(cluster.totals().dropped(DropReason::kSliceMissing), 0);
@@ -119,6 +122,7 @@ TEST_F(RowLinksTest, DraftsThatAreDroppedPassUnused) {
   options.links = links();
   options.link = "loss=0.2,duplicate=0.1,seed=4";
   TestCluster cluster(options);
+  run_until_linked(cluster);
   expect_the_text(cluster.run(requests(2)));
   EXPECT_GT(cluster.totals().proposals_repeated, 0);
   EXPECT_GT(cluster.totals().link_bytes, 0);
