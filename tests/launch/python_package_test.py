@@ -5,6 +5,7 @@
 
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -59,7 +60,27 @@ def test_close_waits_for_the_drain(directory):
         assert waited[0] == expected, (options, waited)
 
 
+def test_the_server_ends_with_python(directory):
+    program(directory, f"echo $$ > {directory}/pid; " + SERVER)
+    script = f"import sys; sys.path.insert(0, {sys.argv[1]!r}); import outrider; outrider.Server('target')"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    pid = int(pathlib.Path(directory, "pid").read_text())
+    try:
+        os.kill(pid, 0)
+        raise AssertionError("the server outlives Python")
+    except ProcessLookupError:
+        pass
+
+
+def test_a_text_is_one_prompt(directory):
+    program(directory, 'for a; do case $a in --prompts=*) in=${a#*=};; --output=*) out=${a#*=};; esac; done; cp "$in" "$out"')
+    assert outrider.generate("target", "Once") == [{"prompt": "Once"}]
+    assert outrider.generate("target", {"prompt": "a", "seed": 1}) == [{"prompt": "a", "seed": 1}]
+    assert outrider.generate("target", ["a", "b"]) == [{"prompt": "a"}, {"prompt": "b"}]
+
+
 if __name__ == "__main__":
-    for test in (test_time_out_while_the_program_writes, test_close_waits_for_the_drain):
+    for test in (test_time_out_while_the_program_writes, test_close_waits_for_the_drain, test_the_server_ends_with_python,
+                 test_a_text_is_one_prompt):
         with tempfile.TemporaryDirectory() as directory:
             test(directory)

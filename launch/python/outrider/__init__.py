@@ -10,6 +10,7 @@ Keyword arguments are the long options of the program: draft_model="D" is --draf
 repeats the option, and None or False leaves it out. `outrider help COMMAND` lists them.
 """
 
+import atexit
 import collections
 import csv
 import json
@@ -55,7 +56,10 @@ def arguments(options):
 
 def generate(model, prompts, **options):
     """The results of `outrider generate`, one dictionary a prompt, in their order. A prompt is a text, or a
-    dictionary with "prompt" and its own fields, such as "seed" and "max_tokens". A request that failed has "error"."""
+    dictionary with "prompt" and its own fields, such as "seed" and "max_tokens"; one alone needs no list. A request
+    that fails while it runs has "error"; one that is refused before, such as a prompt too long, raises."""
+    if isinstance(prompts, (str, dict)):
+        prompts = [prompts]
     lines = [prompt if isinstance(prompt, dict) else {"prompt": prompt} for prompt in prompts]
     with tempfile.TemporaryDirectory() as directory:
         source, output = os.path.join(directory, "prompts.jsonl"), os.path.join(directory, "results.jsonl")
@@ -91,7 +95,8 @@ def _number(text):
 
 
 class Server:
-    """`outrider serve` as a child process, ready when the constructor returns. Ends with close() or `with`."""
+    """`outrider serve` as a child process, ready when the constructor returns. Ends with close(), with `with`, or when
+    Python exits; if a signal kills Python, the server stays."""
 
     def __init__(self, model, startup_seconds=600, **options):
         options = {"port": 0, **options}
@@ -107,6 +112,7 @@ class Server:
         self._process = subprocess.Popen(
             [program(), "serve", os.fspath(model), *arguments(options)],
             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", env=environment)
+        atexit.register(self.close)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         is_told = self._ready.wait(startup_seconds)
@@ -159,6 +165,7 @@ class Server:
     def close(self, seconds=None):
         """SIGTERM: requests under way are finished. After `seconds` the program is killed; without them 30 s after its
         drain_timeout. Returns the exit code."""
+        atexit.unregister(self.close)
         if seconds is None:
             seconds = self._drain_seconds + 30
         if self._process.poll() is None:
