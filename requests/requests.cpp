@@ -179,6 +179,11 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
     category = std::move(published->category);
     later_turns = std::move(published->later_turns);
   }
+  if (object.contains("question_id"))
+    return invalid_argument(
+        "\"question_id\" stands in rows of benchmarks, with \"turns\", a list of texts, or with \"messages\" "
+        "that "
+        "are all the user's");
   const std::vector<std::string_view> known = known_keys();
   for (const auto& [key, value] : object.items())
     if (std::find(known.begin(), known.end(), key) == known.end()) return unknown_key(known, key);

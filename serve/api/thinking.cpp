@@ -111,7 +111,10 @@ Status take_thinking(json& body) {
     body.erase("thinking");
   }
   const auto config = body.find("output_config");
-  if (config == body.end() || !config->is_object() || !find_field(*config, "effort")) return {};
+  if (config == body.end() || config->is_null()) return {};
+  constexpr std::string_view kConfig[] = {"effort", "format"};
+  RETURN_IF_ERROR(check_keys(*config, kConfig, "\"output_config\""));
+  if (!find_field(*config, "effort")) return {};
   ASSIGN_OR_RETURN(const std::string effort,
                    take_one(*config, "effort", kEfforts, "\"output_config\": \"effort\""));
   config->erase("effort");

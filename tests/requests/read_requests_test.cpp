@@ -121,6 +121,16 @@ TEST_F(ReadRequests, PublishedWorkloadsAreReadAsTheyAre) {
   EXPECT_FALSE(read_requests({}, directory_.write("gz", "\x1f\x8b\x08"), model()).ok());
 }
 
+TEST_F(ReadRequests, RowsOfBenchmarksWithoutTurnsAreToldSo) {
+  for (const char* row :
+       {R"({"question_id": 1})", R"({"question_id": 1, "turns": []})", R"({"question_id": 1, "turns": [1]})",
+        R"({"question_id": 1, "messages": [{"role": "assistant", "content": "a"}]})"}) {
+    const auto read = read_requests({}, directory_.write("row", std::string(row) + "\n"), model());
+    ASSERT_FALSE(read.ok()) << row;
+    EXPECT_NE(read.status().message().find("\"turns\""), std::string::npos) << read.status().message();
+  }
+}
+
 TEST_F(ReadRequests, ALineMayNameItsCategory) {
   const std::string file = directory_.write("own",
                                             "{\"category\": \"code\", \"prompt\": \"ab\"}\n"

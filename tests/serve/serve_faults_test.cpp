@@ -116,7 +116,8 @@ std::vector<Hostile> hostile_bodies() {
       {"tools_object", R"({"tools": {})" + rest, "tools"},
       {"tools_text", R"({"tools": "")" + rest, "tools"},
       {"policy_list", R"({"gamma_policy": "list")" + rest, "gamma_policy"},
-      {"format", R"({"response_format": {"type": "json_object"})" + rest, "response_format"},
+      {"format", R"({"response_format": {"type": "json_object"})" + rest, "response_format",
+       501},  // no library
       {"min_tokens", R"({"min_tokens": 5)" + rest, "min_tokens"},
       {"min_tokens_huge", R"({"max_tokens": 2147483647, "min_tokens": 2147483647, "prompt": "x"})",
        "min_tokens"},

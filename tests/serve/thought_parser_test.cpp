@@ -135,6 +135,9 @@ TEST_F(ServeApi, EffortReachesTheTemplate) {
       prompt(ApiKind::kResponses, {{"reasoning", {{"effort", 1}}}}).starts_with("\"reasoning\": \"eff"));
   EXPECT_TRUE(
       prompt(ApiKind::kResponses, {{"reasoning", {{"efort", "low"}}}}).starts_with("\"reasoning\": there"));
+  EXPECT_TRUE(prompt(ApiKind::kMessages, {{"output_config", {{"effrt", "low"}}}})
+                  .starts_with("\"output_config\": there is no key \"effrt\""));
+  EXPECT_TRUE(prompt(ApiKind::kMessages, {{"output_config", "low"}}).starts_with("\"output_config\" must"));
   EXPECT_TRUE(prompt(ApiKind::kResponses, {{"reasoning", "low"}}).starts_with("\"reasoning\" must"));
   EXPECT_TRUE(error({{"prompt", "x"}, {"reasoning_effort", "low"}}).starts_with("\"reasoning_effort\""))
       << "a completion has no template";
