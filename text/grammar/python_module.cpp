@@ -158,7 +158,8 @@ Status load(const std::string& library) {
   const std::string path = fmt::format("/proc/self/fd/{}", fd);
   void* const loaded = written == library.size() ? dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) : nullptr;
   const char* const error = loaded ? nullptr : dlerror();
-  close(fd);
+  // An open file keeps its number: dlopen would take a second library of the same name for the first one.
+  if (!loaded) close(fd);
   return loaded ? Status() : unavailable(error ? error : "no room for Python's symbols");
 }
 
