@@ -111,15 +111,14 @@ std::string typed_name(const CLI::Option& option, int argc, const char* const* a
 // "--port abc: must be 0 to 65535" for an error of CLI11 about an option; other errors as they are.
 std::string explain_error(const CLI::App& command, const std::string& error, int argc,
                           const char* const* argv) {
+  // A misspelt flag is the cause where another one is missing, and its value counts as a text.
+  if (const std::string unknown = unknown_flag(command); !unknown.empty())
+    return explain_unknown(command, unknown);
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name(), typed = typed_name(*option, argc, argv);
     if (const auto rest = behind(error, name + ": ")) {
       if (rest->find(" required ") != std::string::npos && rest->ends_with(" missing"))
         return fmt::format("{} needs a value: {}", typed, type_of(*option));
-      // The value behind an unknown flag counts as a text.
-      const std::string unknown = unknown_flag(command);
-      if (rest->starts_with("At Most 1 required but received") && !unknown.empty())
-        return explain_unknown(command, unknown);
       if (rest->starts_with("At Most 1 required but received"))
         return fmt::format("{} is given more than once{}; keep one", name,
                            option->get_positional() ? " (a text without a flag counts, too)" : "");

@@ -308,6 +308,7 @@ TEST_F(Names, WordsThatFitNowhereAreExplained) {
             "--prompt is given more than once (a text"},
            {err({"generate", demo_target(), "--no-such-flag", "value", "-p", "Twice"}),
             "there is no flag --no-such-flag"},
+           {err({"quantize", demo_target(), "--weigth-format", "q8_0"}), "did you mean --weight-format?"},
            {err({"simulate", "bogus"}), "there is no simulate bogus; choose plan, run, grid"},
            {err({"generate", demo_target(), "Once", "-n", "1", "--draft-model", demo_draft(),
                  "--draft-vocab-size", "1000000"}),
