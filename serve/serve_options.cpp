@@ -144,6 +144,8 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--otlp-endpoint", o.otlp_endpoint,
                  "http://HOST:4318 of an OpenTelemetry collector, which gets a trace of each request "
                  "(OTLP/HTTP with JSON). Default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set; else none")
+      ->check(
+          [](const std::string& url) { return std::string(url.empty() ? "must be http://HOST:PORT" : ""); })
       ->group("Server");
   app.add_option(
          "--journal", o.journal,

@@ -125,8 +125,8 @@ Status read_settings(const std::function<std::string(const char*)>& environment,
   return {};
 }
 
-// No call ends a look-up, which may take long. So it has a thread that nobody waits for, and that shares only
-// the result. Throws NoThread.
+// A look-up may take long and cannot be ended. Its thread is therefore detached, and shares only the result.
+// Throws NoThread.
 std::future<Endpoints> look_up(const std::string& host, const std::string& port) {
   std::packaged_task<Endpoints()> task([host, port] {
     asio::io_context context;
@@ -180,7 +180,9 @@ Result<OtlpChoice> otlp_target(const std::string& flag,
   std::string disabled = environment("OTEL_SDK_DISABLED");
   for (char& c : disabled) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (disabled == "true") return none("OTEL_SDK_DISABLED is true");
-  if (environment("OTEL_TRACES_EXPORTER") == "none") return none("OTEL_TRACES_EXPORTER is none");
+  const std::string exporter = environment("OTEL_TRACES_EXPORTER");  // one or more, separated by commas
+  if (!exporter.empty() && exporter.find("otlp") == std::string::npos)
+    return none(fmt::format("OTEL_TRACES_EXPORTER is {}", exporter));
   if (flag.empty()) {
     constexpr const char* kTracesProtocol = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL";
     const char* const variable =

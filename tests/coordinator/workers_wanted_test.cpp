@@ -90,7 +90,7 @@ TEST(WorkersWanted, SequencesWithoutAPlaceAtAWorkerCount) {
   EXPECT_EQ(wanted(batch(*cost, 6, {}), 6), 1);
 }
 
-// Of four requests, three workers serve two at one of them, as two workers do: 20 / 26, 20 / 18, 20 / 18,
+// With four requests one of three workers serves two, as each of two workers does: 20 / 26, 20 / 18, 20 / 18,
 // 20 / 14. The fourth pays for itself and the third: 1.29 > 1.05 * 1.05.
 TEST(WorkersWanted, GainsOfWorkersThatAreAddedTogetherCount) {
   const auto cost = passes(10, 0);

@@ -13,7 +13,7 @@ import threading
 sys.path.insert(0, sys.argv[1])
 import outrider
 
-# The program is never ready, and its child writes until nobody reads.
+# The program is never ready, and its child writes until its output is closed.
 NEVER_READY = """
 (trap '' TERM; while :; do echo child >&2; sleep 0.01; done) &
 while :; do sleep 0.05; done

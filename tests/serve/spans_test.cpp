@@ -101,6 +101,7 @@ TEST(OtlpTarget, WrongVariablesAndThoseThatSwitchOffLeaveNoTraces) {
       {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"},
       {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"},
       {"OTEL_TRACES_EXPORTER", "none"},
+      {"OTEL_TRACES_EXPORTER", "console"},
       {"OTEL_SDK_DISABLED", "True"},
   };
   for (const auto& [name, value] : cases) {
