@@ -37,9 +37,9 @@ class ServeStructure : public ::testing::Test {
   static json chat(const json& more) {
     return server_->ask("/v1/chat/completions", with(kChat, more))["choices"];
   }
-  static json refusal(const json& more) {
+  static json refusal(const json& more, int status = 400) {
     const HttpAnswer answer = server_->post("/v1/chat/completions", with(kChat, more));
-    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(answer.status, status) << answer.body;
     return json::parse(answer.body)["error"];
   }
   static std::vector<json> stream(const json& more) {
@@ -103,7 +103,9 @@ TEST_F(ServeStructure, SaysWhatIsMissingOrWrong) {
        {json{{"response_format", {{"type", "json_object"}}}}, json{{"structured_outputs", {{"regex", "a"}}}},
         json{{"tools", kTools}, {"tool_choice", "required"}}}) {
     if (has_library()) break;
-    const std::string message = refusal(more)["message"];
+    const json missing = refusal(more, 501);
+    EXPECT_EQ(missing["code"], "no_grammar_library");
+    const std::string message = missing["message"];
     EXPECT_NE(message.find("--grammar-library"), std::string::npos) << message;
   }
 }
