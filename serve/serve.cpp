@@ -55,6 +55,37 @@ Result<std::shared_ptr<SpanExporter>> open_traces(const ServeOptions& options) {
   return spans;
 }
 
+// A standby waits here, after it has read the weights for their fingerprint: they are in memory when it takes
+// over. It has no port until then, so proxies see that it does not serve.
+Result<BackgroundSetup> open_journal(const ServeOptions& options, const ClusterSettings& cluster) {
+  BackgroundSetup background;
+  if (options.journal.empty() || (options.standby && cluster.mpi.preflight)) return background;
+  if (!options.standby && cluster.mpi.preflight) {
+    RETURN_IF_ERROR(Journal::open(options.journal).status());
+    return background;
+  }
+  std::optional<Journal> journal;
+  const auto open = [&](const std::function<void()>& on_wait) -> Status {
+    ASSIGN_OR_RETURN(Journal opened, Journal::open(options.journal, on_wait));
+    journal.emplace(std::move(opened));
+    return {};
+  };
+  if (!options.standby) RETURN_IF_ERROR(open({}));
+  ASSIGN_OR_RETURN(const auto fingerprints, request_fingerprints(cluster.models, cluster.speculation));
+  if (options.standby) {
+    bool waited = false;
+    RETURN_IF_ERROR(open([&] {
+      waited = true;
+      log_event(LogLevel::kInfo, "standby",
+                fmt::format("waits for the end of the server that uses --journal {}", options.journal));
+    }));
+    if (waited)
+      log_event(LogLevel::kInfo, "takeover", "the other server has ended; this one takes its place");
+  }
+  background.journal.emplace(BackgroundJournal{*std::move(journal), fingerprints});
+  return background;
+}
+
 // Opens the port before the models load: early clients get the answer that the models are loading.
 Result<int> coordinate(const ServeOptions& options, const ClusterSettings& cluster,
                        const Preparation& prepared, MpiCluster* mpi) {
@@ -75,14 +106,7 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
   auto chat = load_chat_template(cluster.models.model, options.chat_template);
   // A missing template of the model is an error only for chats; a template given by name must exist.
   if (!options.chat_template.empty()) RETURN_IF_ERROR(chat.status().in("--chat-template"));
-  BackgroundSetup background;
-  if (!options.journal.empty()) {
-    ASSIGN_OR_RETURN(Journal journal, Journal::open(options.journal));
-    if (!cluster.mpi.preflight) {
-      ASSIGN_OR_RETURN(const auto fingerprints, request_fingerprints(cluster.models, cluster.speculation));
-      background.journal.emplace(BackgroundJournal{std::move(journal), fingerprints});
-    }
-  }
+  ASSIGN_OR_RETURN(auto background, open_journal(options, cluster));
   ASSIGN_OR_RETURN(const auto api, make_api(options, prepared, std::move(chat), std::move(api_keys),
                                             responses, engine, std::move(background), std::move(spans)));
   HttpOptions http_options = options.http;

@@ -158,6 +158,11 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
           },
           ""))
       ->group("Server");
+  app.add_flag("--standby", o.standby,
+               "With --journal of a server that runs: wait for its end, then serve in its place, with its "
+               "unfinished background responses. Target groups and draft workers with --stay and both "
+               "addresses in --connect join")
+      ->group("Server");
   app.add_option("--max-stored-responses", o.max_stored_responses,
                  "Finished background responses that are kept; the oldest is dropped")
       ->check(CLI::Range(1, 1 << 20))
@@ -242,6 +247,8 @@ Status check_serve_options(const ServeOptions& o) {
             fmt::format("{} is set and empty, and without a key every client would be answered; give it a "
                         "value, or unset it",
                         variable));
+  if (o.standby && o.journal.empty())
+    return invalid_argument("--standby needs --journal: it waits for the server that uses that directory");
   RETURN_IF_ERROR(TrustedProxies::parse(o.trusted_proxies).status());
   RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.defaults.rule));
   // Reports are written at the end, perhaps after weeks, so their paths are checked now.

@@ -1,6 +1,7 @@
 #include "start/joining.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,6 +46,9 @@ std::chrono::milliseconds pause_before(int attempt) {
   std::random_device random;
   return pause + pause * (random() % 256) / 1024;
 }
+
+JoiningMessages::JoiningMessages(const char* who, const JoinSettings& settings, bool quiet)
+    : who_(who), host_(fmt::format("{}", fmt::join(settings.connect, ","))), quiet_(quiet) {}
 
 void JoiningMessages::tell(std::string_view text) const {
   if (!quiet_) tell_error(fmt::format("{} {}: {}", who_, getpid(), text));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/event_log.h"
 #include "base/status.h"
@@ -12,7 +13,8 @@
 namespace outrider {
 
 struct JoinSettings {
-  std::string connect;                       // the endpoint that the run prints
+  // Endpoints of the run: of its coordinator and, perhaps, of the one that takes its place.
+  std::vector<std::string> connect;
   std::string curve_secret_key, server_key;  // files; both or none
   int retry_for_s = 60;                      // time without a coordinator until it gives up
   bool stay = false;                         // after the end of a job it waits for the next one
@@ -30,11 +32,22 @@ std::string describe_end(const JoinSettings& settings);
 // that workers do not return all at once.
 std::chrono::milliseconds pause_before(int attempt);
 
+// The endpoints of --connect in turn: each attempt, and each life that ended, goes on to the next.
+class JoinEndpoints {
+ public:
+  explicit JoinEndpoints(const JoinSettings& settings) : all_(settings.connect) {}
+  const std::string& current() const { return all_[at_]; }
+  void turn() { at_ = (at_ + 1) % all_.size(); }
+
+ private:
+  const std::vector<std::string>& all_;  // not empty
+  size_t at_ = 0;
+};
+
 // Messages of such a program, with its name and number in front. A quiet one tells nothing.
 class JoiningMessages {
  public:
-  JoiningMessages(const char* who, const JoinSettings& settings, bool quiet)
-      : who_(who), host_(settings.connect), quiet_(quiet) {}
+  JoiningMessages(const char* who, const JoinSettings& settings, bool quiet);
   void tell(std::string_view text) const;
   void tell(LogLevel level, std::string_view event, std::string_view text) const;
 

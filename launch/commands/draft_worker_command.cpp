@@ -10,6 +10,8 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "base/program/exit_codes.h"
@@ -76,8 +78,9 @@ class JoinedWorker {
         alone_since = Clock::now();
         attempt = 0;
       }
-      if (!status.ok() && (joined || status.message() != told_)) {  // an unknown host, a closed port
-        told_ = status.message();
+      endpoints_.turn();
+      if (joined) told_.clear();
+      if (!status.ok() && told_.insert(status.message()).second) {  // an unknown host, a closed port
         const auto text =
             fmt::format("{}; looking for it for {} s (--retry-for)", status.message(), settings_.retry_for_s);
         joined ? messages_.tell(LogLevel::kWarning, "loss", text) : messages_.tell(text);
@@ -93,7 +96,7 @@ class JoinedWorker {
  private:
   // One connection with one identity: connects, joins, serves.
   Status live(bool* joined) {
-    ASSIGN_OR_RETURN(const auto transport, make_zmq_client(settings_.connect, zmq_));
+    ASSIGN_OR_RETURN(const auto transport, make_zmq_client(endpoints_.current(), zmq_));
     const DraftLife life{
         .asked_to_leave = asked_to_leave,
         .on_joined =
@@ -101,7 +104,7 @@ class JoinedWorker {
               *joined = true;
               messages_.tell(LogLevel::kInfo, "join",
                              fmt::format("model '{}' drafts for target '{}' at {}", prepared_.draft_info.name,
-                                         welcome.target.name, settings_.connect));
+                                         welcome.target.name, endpoints_.current()));
             },
         .complain = [&](const std::string& text) { messages_.tell(text); },
         // Workers started by mpirun already send unencrypted traffic between hosts; a worker that joined with
@@ -124,13 +127,14 @@ class JoinedWorker {
   }
 
   const DraftWorkerSettings& settings_;
+  JoinEndpoints endpoints_{settings_};
   const JoiningMessages messages_{"draft worker", settings_, settings_.run.quiet};
   const Preparation& prepared_;
   const ZmqOptions zmq_;
   const Load load_;
   WorkerModels models_;
   bool unloaded_ = false;  // it was unloaded, and will join again
-  std::string told_;       // the last reported reason for a missing coordinator
+  std::set<std::string> told_;  // reported reasons for a missing coordinator, since the last one
 };
 
 // The first rank is the worker; the other ranks hold their part of its model.
@@ -247,7 +251,11 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       "no "
       "job for --retry-for seconds.");
   RoleSettings& o = s.run;
-  app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` prints it");
+  app.add_option(
+         "--connect", s.connect,
+         "Endpoint of the job, as `outrider generate --listen` prints it; with commas also that of the "
+         "server with --standby, which is tried in turn")
+      ->delimiter(',');
   finds_model(app.add_option("--draft-model,-d", o.models.draft_model,
                              "Draft model: a GGUF file or a directory, with the target's tokenizer"));
   finds_model(app.add_option("--model,-m", o.models.model,

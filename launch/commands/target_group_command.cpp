@@ -86,8 +86,9 @@ class GroupRank {
   // An error or null: there is no further life.
   Result<std::unique_ptr<Transport>> connect() {
     while (!is_leaving()) {
-      auto transport = make_zmq_client(settings_.connect, zmq_);
+      auto transport = make_zmq_client(endpoints_.current(), zmq_);
       if (transport.ok() || is_final(transport.status())) return transport;
+      endpoints_.turn();
       RETURN_IF_ERROR(wait(transport.status()));
     }
     return std::unique_ptr<Transport>();
@@ -95,6 +96,7 @@ class GroupRank {
 
   // Called after a life. OK: the next one begins, unless `ended_` is set, which means a normal end.
   Status judge(Status status) {
+    endpoints_.turn();
     const bool was_in = std::exchange(is_in_, false);
     ended_ = is_leaving() || (status.ok() && !settings_.stay);
     if (is_leaving() && was_in)
@@ -130,7 +132,7 @@ class GroupRank {
     is_in_ = true;
     attempt_ = 0;
     messages_.tell(LogLevel::kInfo, "join",
-                   fmt::format("serves {} at {}", prepared_.target_info.name, settings_.connect));
+                   fmt::format("serves {} at {}", prepared_.target_info.name, endpoints_.current()));
   }
 
   // Waits before the next attempt. An error: there were too many.
@@ -147,6 +149,7 @@ class GroupRank {
   }
 
   const TargetGroupSettings& settings_;
+  JoinEndpoints endpoints_{settings_};
   const JoiningMessages messages_{"target group", settings_, settings_.run.quiet};
   const Preparation& prepared_;
   const ZmqOptions& zmq_;
@@ -227,7 +230,11 @@ void add_target_group_options(CLI::App& app, TargetGroupSettings& s) {
       "--retry-for seconds.");
   RoleSettings& o = s.run;
   ModelSettings& m = o.models;
-  app.add_option("--connect", s.connect, "Endpoint of the run, as the run with --listen-targets prints it");
+  app.add_option(
+         "--connect", s.connect,
+         "Endpoint of the run, as the run with --listen-targets prints it; with commas also that of the "
+         "server with --standby, which is tried in turn")
+      ->delimiter(',');
   finds_model(app.add_option("-m,--model", m.model, "The target: the model that the run was started with"));
   finds_model(app.add_option(
       "--draft-model,-d", m.draft_model,

@@ -49,6 +49,7 @@ struct ServeOptions {
   std::string otlp_endpoint;          // empty: that of the environment, if any
   std::string access_log;             // empty: none; "-": standard error
   std::string journal;                // directory of background responses; empty: they are in memory only
+  bool standby = false;               // starts when the server that uses the journal has ended
   int max_stored_responses = 1000;    // finished ones in the background
   int stored_response_age_s = 86400;  // of these
   HttpOptions http;

@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "base/json_file.h"
@@ -26,6 +28,7 @@ using nlohmann::json;
 
 constexpr std::string_view kEntryEnding = ".json", kUnfinished = ".partial";
 constexpr int kJournalVersion = 1;
+constexpr std::chrono::milliseconds kLockPoll{100};
 constexpr size_t kMaxEntryBytes = size_t{2} << 30;
 
 std::string why_it_failed() { return std::strerror(errno); }
@@ -82,9 +85,29 @@ Result<JournalEntry> parsed(const std::string& id, const std::string& text, cons
   }
 }
 
+// Opens and locks the file that belongs to the server. -1: another process has it; an error leaves errno.
+// A file, because NFS locks no directory. One that was removed meanwhile is not the lock of the next server.
+Result<int> take_lock(const std::string& path) {
+  while (true) {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return not_found(why_it_failed());
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      close(fd);
+      if (error == EWOULDBLOCK) return -1;
+      return not_found(std::strerror(error));
+    }
+    struct stat locked {
+    }, present{};
+    if (fstat(fd, &locked) == 0 && stat(path.c_str(), &present) == 0 && locked.st_ino == present.st_ino)
+      return fd;
+    close(fd);
+  }
+}
+
 }  // namespace
 
-Result<Journal> Journal::open(const std::string& directory) {
+Result<Journal> Journal::open(const std::string& directory, const std::function<void()>& on_wait) {
   const auto wrong = [&](const std::string& what) {
     return not_found(fmt::format("--journal {}: {}", directory, what));
   };
@@ -92,17 +115,24 @@ Result<Journal> Journal::open(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
     return wrong(
         fmt::format("cannot be made: {}; name a directory in one that exists and is yours", why_it_failed()));
-  // The directory itself is locked: a file in it could be removed and made again.
-  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0)
-    return wrong(fmt::format("cannot be opened: {}; name a directory that is yours", why_it_failed()));
-  Journal journal(directory, fd);
-  if (access(directory.c_str(), W_OK | X_OK) != 0)
+  if (access((directory + "/.").c_str(), R_OK | W_OK | X_OK) != 0)
     return wrong(fmt::format("cannot be written: {}; name a directory that is yours", why_it_failed()));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0)
-    return unavailable(fmt::format(
-        "--journal {}: another server uses it; each server needs a directory of its own", directory));
-  return journal;
+  for (bool waits = false;; waits = true) {
+    auto lock = take_lock(directory + "/lock");
+    if (!lock.ok())
+      return wrong(
+          fmt::format("its file lock cannot be locked: {}; name a directory that is yours, of a file "
+                      "system with locks",
+                      lock.status().message()));
+    if (*lock >= 0) return Journal(directory, *lock);
+    if (!on_wait)
+      return unavailable(
+          fmt::format("--journal {}: another server uses it; each server needs a directory of "
+                      "its own, or --standby to follow that one",
+                      directory));
+    if (!waits) on_wait();
+    std::this_thread::sleep_for(kLockPoll);
+  }
 }
 
 Journal::Journal(Journal&& other) noexcept

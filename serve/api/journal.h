@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ class Journal {
     Result<JournalEntry> entry;  // an error: the file is damaged
   };
 
-  // Creates the directory if it is missing. kUnavailable: another process has it.
-  static Result<Journal> open(const std::string& directory);
+  // Creates the directory if it is missing. kUnavailable: another process has it. With `on_wait` it waits
+  // for the end of that process, and calls `on_wait` once before.
+  static Result<Journal> open(const std::string& directory, const std::function<void()>& on_wait = {});
   Journal(Journal&& other) noexcept;
   Journal& operator=(Journal&&) = delete;
   ~Journal();

@@ -1,5 +1,5 @@
 // Servers whose target groups are programs of their own: the replies and metrics while groups die, are
-// absent, return, or have no key.
+// absent, return, have no key, or join a standby.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -152,6 +152,41 @@ TEST_F(ServeJoiningGroups, ThoseThatStayJoinTheNextServer) {
     EXPECT_EQ(member->wait(), 0) << member->err();
     EXPECT_NE(member->err().find("signal 15"), std::string::npos) << member->err();
   }
+}
+
+// The first server is killed while it runs a background request. A standby on other ports takes over: the
+// group joins it, and the request ends with the text of an undisturbed run.
+TEST_F(ServeJoiningGroups, AStandbyTakesOver) {
+  const std::string journal = directory_ / "journal";
+  const std::string chats =
+      directory_.write("chats", "{% for m in messages %}{{ m['content'] }}{% endfor %}");
+  serve({"--journal", journal, "--chat-template", chats, "--emulate-link", "delay=5ms,links=target"});
+  const std::string other = "tcp://127.0.0.1:" + std::to_string(free_port());
+  auto stays = group("stays", {"--stay", "--connect", other});
+  ASSERT_TRUE(until([&] { return status("/ready") == 200; })) << stays.err();
+  json asked{{"input", "Once upon a time"}, {"max_output_tokens", 100}, {"seed", 5}, {"ignore_eos", true}};
+  const json expected = server_->ask("/v1/responses", asked)["output"][0]["content"];
+  asked["background"] = true;
+  const std::string path = "/v1/responses/" + server_->ask("/v1/responses", asked)["id"].get<std::string>();
+
+  ServedProgram next({"--listen-targets", other, "--drafter", "ngram", "--threads", "1", "--journal", journal,
+                      "--chat-template", chats, "--standby"},
+                     ServedProgram::Wait::kNot);
+  ASSERT_TRUE(next.process().says("standby: waits for the end of the server")) << next.process().err();
+  EXPECT_EQ(status("/ready"), 200) << "the first one goes on";
+  EXPECT_NE(json::parse(server_->client().get(path).body)["status"], "completed");
+  server_->process().signal(SIGKILL);
+  ASSERT_TRUE(next.process().says("takeover: ")) << next.process().err();
+  ASSERT_TRUE(next.process().says("serving ")) << next.process().err();
+  json ended;
+  EXPECT_TRUE(until([&] {
+    ended = json::parse(next.client().get(path).body);
+    return ended.value("status", "") == "incomplete";
+  })) << ended;
+  EXPECT_EQ(ended["output"][0]["content"], expected);
+  EXPECT_TRUE(stays.says(other)) << stays.err();
+  stays.signal(SIGTERM);
+  EXPECT_EQ(stays.wait(), 0) << stays.err();
 }
 
 // Only a group with a listed key is accepted. Refused groups do not affect service.

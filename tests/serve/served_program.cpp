@@ -14,8 +14,17 @@ namespace {
 
 using nlohmann::json;
 
-// A port that is free at this moment. It is chosen here because the program prints its own port only when it
-// is ready.
+std::vector<std::string> command(std::vector<std::string> flags, uint16_t port) {
+  std::vector<std::string> all{outrider_path(), "serve", "--port", std::to_string(port)};
+  if (std::find(flags.begin(), flags.end(), "--model") == flags.end())
+    all.insert(all.end(), {"--model", demo_target(), "--served-model-name", "demo"});
+  all.insert(all.end(), flags.begin(), flags.end());
+  return all;
+}
+
+}  // namespace
+
+// The program prints its own port only when it is ready.
 uint16_t free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -28,16 +37,6 @@ uint16_t free_port() {
   if (!bound) throw std::runtime_error("no free port");
   return ntohs(address.sin_port);
 }
-
-std::vector<std::string> command(std::vector<std::string> flags, uint16_t port) {
-  std::vector<std::string> all{outrider_path(), "serve", "--port", std::to_string(port)};
-  if (std::find(flags.begin(), flags.end(), "--model") == flags.end())
-    all.insert(all.end(), {"--model", demo_target(), "--served-model-name", "demo"});
-  all.insert(all.end(), flags.begin(), flags.end());
-  return all;
-}
-
-}  // namespace
 
 ServedProgram::ServedProgram(std::vector<std::string> flags, Wait wait)
     : port_(free_port()), process_(directory_, "serve", command(std::move(flags), port_)) {

@@ -10,6 +10,9 @@
 
 namespace outrider::testing {
 
+// A port that is free at this moment.
+uint16_t free_port();
+
 class ServedProgram {
  public:
   enum class Wait { kForReady, kNot };
