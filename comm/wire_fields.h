@@ -51,7 +51,7 @@ void serialize(Archive& archive, Hello& m) {
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model,
           Capped{m.vocabulary_beginnings, kMaxVocabularyBeginnings}, m.max_sequences, m.slices,
           m.head_fingerprint, m.co_located_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
-          m.successors, m.finds_text, m.max_prefill, m.pass_times, m.process);
+          m.successors, m.finds_text, m.drafts_blocks, m.max_prefill, m.pass_times, m.process);
 }
 
 template <class Archive>

@@ -194,7 +194,7 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
     return refuse_hello(peer, fmt::format("there are {} draft workers already", pool_.size()), turn);
   DrafterKind kind = 0;
   for (ServingGroup& group : groups_)
-    kind = group.target.costs.add_kind(hello.model.fingerprint, hello.pass_times);
+    kind = group.target.costs.add_kind(hello.model.fingerprint, hello.pass_times, hello.drafts_blocks);
   std::string name = hello.model.name;
   pool_.join(peer, std::move(hello), kind);
   turn.send(peer, Welcome{.accepted = true,

@@ -31,6 +31,7 @@ Status say_hello(Transport& transport, const DraftWorkerOptions& options) {
                                                 .hidden_state_width = options.hidden_state_width,
                                                 .successors = options.successors,
                                                 .finds_text = options.finds_text,
+                                                .drafts_blocks = options.drafts_blocks,
                                                 .max_prefill = options.max_prefill,
                                                 .pass_times = options.pass_times,
                                                 .process = options.process});

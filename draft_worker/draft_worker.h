@@ -25,6 +25,7 @@ struct DraftWorkerOptions {
   int32_t hidden_state_width = 0;                   // width of the rows that the head reads
   bool successors = false;                          // the drafter learns from TokenSuccessors
   bool finds_text = false;                          // beside its model, the drafter finds drafts in the text
+  bool drafts_blocks = false;                       // for Hello
   int32_t max_prefill = 0;                          // for Hello
   PassTimes pass_times = {};                        // for Hello
   uint64_t process = 0;                             // for Hello

@@ -107,6 +107,7 @@ DraftWorkerOptions worker_options(const ModelSettings& models, const Preparation
           .hidden_state_width = reader ? static_cast<int32_t>(reader->hidden_size()) : 0,
           .successors = models.reads_successors(),
           .finds_text = models.finds_text(),
+          .drafts_blocks = models.drafts_blocks(),
           .max_prefill = models.draft_max_prefill(),
           .pass_times = loaded.pass_times,
           .process = this_process(),

@@ -70,6 +70,8 @@ struct ModelSettings {
   bool finds_text() const { return drafts_from_both() || drafter == "suffix"; }
   bool looks_ahead() const { return drafter == "lookahead"; }
   bool reads_successors() const { return drafter == "recycling" || looks_ahead(); }  // TokenSuccessors
+  // A pass of the head makes a whole draft.
+  bool drafts_blocks() const { return head() == HeadKind::kDFlash; }
   bool uses_draft_model() const { return !draft_model.empty() && !head(); }
 };
 

@@ -107,6 +107,7 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
   if (!prepared.head || !settings.models.head()) return {};
   if (settings.models.is_head_beside_target()) {
     target.co_located_drafter = prepared.draft_info.fingerprint;
+    target.drafts_blocks = settings.models.drafts_blocks();
     if (leads) {
       ASSIGN_OR_RETURN(auto compute, compute_beside());
       ASSIGN_OR_RETURN(target.drafter,

@@ -37,6 +37,7 @@ Status PlanSource::join(Transport& transport) {
                                        .kv_blocks = model_.kv().num_blocks(),
                                        .hidden_state_head = options_.hidden_state_head,
                                        .hidden_state_width = options_.hidden_state_width,
+                                       .drafts_blocks = options_.drafts_blocks,
                                        .pass_times = options_.pass_times}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   MovingDeadline deadline(Clock::now() + kJoinTimeout);

@@ -36,6 +36,7 @@ struct TargetOptions {
   // exit (the model's own first layers), every rank has a drafter. The model has the drafter's aux layers.
   uint64_t co_located_drafter = 0;
   std::shared_ptr<HiddenStateDrafter> drafter;
+  bool drafts_blocks = false;  // one pass of it makes a whole draft
   // Not 0: the fingerprint of the head that a draft worker has; the leader's `hidden_states` send it rows of
   // `hidden_state_width` numbers. The model has the head's aux layers.
   uint64_t hidden_state_head = 0;

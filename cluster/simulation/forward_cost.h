@@ -18,6 +18,8 @@ struct ForwardCost {
   // Mixture-of-experts layers: the time to read all experts, and the share of the experts that one row uses.
   double all_experts = 0, share_of_row = 0;
   RowCosts curve = {};
+  // The rows of the block of a drafter whose pass makes a whole draft. 0: a pass makes a token.
+  int32_t block_rows = 0;
 
   // Rows choose experts independently. Experts that no row chose are not read.
   double experts(double rows) const {

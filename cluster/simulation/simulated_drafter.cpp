@@ -57,7 +57,7 @@ void SimulatedDrafter::start_pass() {
   for (const auto& [id, s] : sequences_) {
     if (!s.drafting) continue;
     taking_part.push_back(id);
-    rows += s.drafted > 0 ? 1 : s.committed - s.cached;
+    rows += (s.drafted > 0 ? 1 : s.committed - s.cached) + cost_.block_rows;
     context += s.committed;
   }
   running_ = !taking_part.empty();
@@ -81,9 +81,13 @@ void SimulatedDrafter::end_pass(double seconds, const std::vector<SequenceId>& t
     if (at == sequences_.end() || !at->second.drafting) continue;
     Sequence& s = at->second;
     (s.drafted == 0 ? s.ingest_ns : s.draft_ns) += share;
-    s.cached = s.committed + s.drafted++;
-    const bool ends = s.job.stop.kind == StopKind::kChances ? weigh(s) : stops(s);
-    if (s.drafted >= s.job.gamma || ends) answer(s);
+    bool is_over = false;
+    do {
+      s.cached = s.committed + s.drafted++;
+      const bool ends = s.job.stop.kind == StopKind::kChances ? weigh(s) : stops(s);
+      is_over = ends || s.drafted >= s.job.gamma;
+    } while (cost_.block_rows > 0 && !is_over);
+    if (is_over) answer(s);
   }
   start_pass();
 }

@@ -1,6 +1,6 @@
 // A simulated draft worker in lockstep, which has no decisions to make: like the real one it advances the
-// rounds of all its sequences together, one token per pass. For preparing ahead the real drafter runs, in
-// lab/simulate/clocked_drafter.h.
+// rounds of all its sequences together, one token per pass, or one block (ForwardCost::block_rows). For
+// preparing ahead the real drafter runs, in lab/simulate/clocked_drafter.h.
 #pragma once
 
 #include <functional>

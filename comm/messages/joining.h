@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 22;
+constexpr uint32_t kProtocolVersion = 23;
 
 enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 
@@ -76,6 +76,9 @@ struct Hello {
   bool successors = false;
   // From a draft worker: it finds drafts in the text, and weighs their cost with Propose::row_ns.
   bool finds_text = false;
+  // From a draft worker, and from a target group about the drafter beside it: one pass makes a whole draft,
+  // so drafts of any length take the same time (DFlash, DSpark).
+  bool drafts_blocks = false;
   // From a worker with a draft model: the most tokens that it prefills of a text, however long that is; 0:
   // all.
   int32_t max_prefill = 0;

@@ -267,7 +267,7 @@ void CostModel::observe_prefill(int32_t tokens, double seconds) {
 double CostModel::draft_phase_seconds(int32_t longest, int32_t total) const {
   if (longest == 0) return 0;
   const DraftCost cost = draft();
-  const double usual = drafts_.exchange() + cost.per_step * longest + cost.per_further * (total - longest);
+  const double usual = drafts_.exchange() + cost.seconds(longest, total);
   return std::max(usual, (usual + drafts_.cut_off()) / (1 + cut_off_.mean()));
 }
 
@@ -281,11 +281,12 @@ void CostModel::fill_json(nlohmann::json& out) const {
   out = {{"verify_base_ms", cost.base * 1e3},
          {"verify_ms_per_row", cost.per_row * 1e3},
          {"verify_ms_per_1000_context_tokens", cost.per_context * 1e6},
-         {"draft_ms_per_token", draft().per_step * 1e3},
+         {"draft_ms_per_token", (draft().of_blocks ? drafts_.mean_token() : draft().per_step) * 1e3},
          {"draft_ms_per_further_token", draft().per_further * 1e3},
          {"exchange_ms", drafts_.exchange() * 1e3},
          {"draft_measured", drafts_.is_measured()},
          {"passes", passes_}};
+  if (draft().of_blocks) out["draft_ms_per_block"] = draft().per_step * 1e3;
   if (drafts_.is_measured())
     out["mean"]["draft"] = {{"ms_per_token", drafts_.mean_token() * 1e3},
                             {"exchange_ms", drafts_.mean_exchange() * 1e3}};

@@ -37,6 +37,8 @@ class CostModel {
   void expect_passes(const PassTimes& measured);
   // Before the first draft: what a worker measured of its draft model. Without a step's time: nothing.
   void expect_drafts(const PassTimes& measured);
+  // Whether a pass of the drafter makes a whole draft. A change forgets the drafts that were measured.
+  void set_draft_blocks(bool of_blocks) { drafts_.set_blocks(of_blocks); }
   // Whether the target measured plain passes of this many sequences; only few rows are measured.
   bool rows_expected(int32_t sequences) const { return 2 * sequences <= curve_.last_rows(); }
 
@@ -59,7 +61,7 @@ class CostModel {
   VerifyCost verify() const;  // without corrections; where rows were measured, a line through usual ones
   DraftCost draft() const { return drafts_.cost(); }
   double verify_seconds(int32_t rows, int64_t context) const;
-  double draft_token_seconds() const { return draft().per_step; }
+  double draft_seconds(int32_t tokens) const { return draft().seconds(tokens, tokens); }
   double probe_draft_prefill_seconds() const { return drafts_.probe_draft_prefill(); }
   // Seconds for a worker to prefill one prompt token; 0: unknown.
   double read_token_seconds() const { return read_token_ > 0 ? read_token_ : read_token_expected_; }

@@ -66,11 +66,19 @@ void DraftPhases::expect(const DraftCost& cost) {
   sums_ = prior_;
 }
 
+void DraftPhases::set_blocks(bool of_blocks) {
+  if (of_blocks == of_blocks_) return;
+  DraftPhases fresh(prior_.ld / prior_.ll, is_ratio_);
+  fresh.of_blocks_ = of_blocks;
+  *this = fresh;
+}
+
 void DraftPhases::observe(const DraftPhase& phase, double pass) {
   if (phase.longest <= 0 || phase.busy < 0) return;
   const double exchange = std::max(0.0, phase.wait - phase.busy);
-  const Measured measured{.longest = static_cast<double>(phase.longest),
-                          .further = static_cast<double>(phase.total - phase.longest),
+  const double unit = of_blocks_ ? phase.longest : 1;
+  const Measured measured{.longest = phase.longest / unit,
+                          .further = (phase.total - phase.longest) / unit,
                           .busy = phase.busy,
                           .exchange = exchange,
                           .lost = std::min(phase.lost, exchange),
@@ -141,7 +149,9 @@ void DraftPhases::add_exchange(double exchange, int64_t before) {
                  (exchange - exchange_);
 }
 
-void DraftPhases::observe_probe_draft(const ProbeDrafting& probe_draft, double pass) {
+void DraftPhases::observe_probe_draft(const ProbeDrafting& observed, double pass) {
+  ProbeDrafting probe_draft = observed;
+  if (of_blocks_) probe_draft.tokens = std::min(probe_draft.tokens, 1);
   double prefill = probe_draft.prefill;
   if (probe_draft_prefill_ > 0) prefill = prefill_watch_.believed(prefill, probe_draft_prefill_);
   if (prefill > 0)

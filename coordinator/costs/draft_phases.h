@@ -12,9 +12,18 @@
 namespace outrider {
 
 // busy = per_step * longest + per_further * (total - longest): a worker that drafts for all its sequences in
-// one pass has per_further near 0, one that serves them in turn has per_further = per_step.
+// one pass has per_further near 0, one that serves them in turn has per_further = per_step. Where a pass
+// makes a whole draft (Hello::drafts_blocks), a draft of any length counts as one token.
 struct DraftCost {
   double per_step = 0, per_further = 0;
+  bool of_blocks = false;
+
+  // `longest` and `total`: as in DraftPhase.
+  double seconds(int32_t longest, int32_t total) const {
+    if (longest <= 0) return 0;
+    const auto unit = of_blocks ? static_cast<double>(longest) : 1.0;
+    return per_step * (longest / unit) + per_further * ((total - longest) / unit);
+  }
 };
 
 // The drafting of one step. `longest` and `total`: tokens of the longest draft and of all drafts. `wait`:
@@ -41,16 +50,22 @@ class DraftPhases {
   void scale(double by);  // a ratio becomes seconds
   // Before the first draft: the cost that a worker measured.
   void expect(const DraftCost& cost);
+  // Whether a pass makes a whole draft. A change forgets what was measured.
+  void set_blocks(bool of_blocks);
 
   // `pass`: seconds of a pass of one row.
   void observe(const DraftPhase& phase, double pass);
   // See CostModel::observe_probe_draft. `pass`: the longest wait for a target pass before each pass of the
   // drafter.
-  void observe_probe_draft(const ProbeDrafting& probe_draft, double pass);
+  void observe_probe_draft(const ProbeDrafting& observed, double pass);
   // Sets the pass time that was unknown at the first probe draft.
   void settle_probe_draft(double pass);
 
-  DraftCost cost() const { return sums_.cost(); }
+  DraftCost cost() const {
+    DraftCost cost = sums_.cost();
+    cost.of_blocks = of_blocks_;
+    return cost;
+  }
   double exchange() const { return exchange_; }
   double cut_off() const { return cut_off_.mean(); }
   double probe_draft_prefill() const { return probe_draft_prefill_; }
@@ -71,12 +86,12 @@ class DraftPhases {
   }
 
   int64_t phases() const { return phases_; }
-  double mean_token() const { return busy_ / drafted_; }
+  double mean_token() const { return drafted_ > 0 ? busy_ / drafted_ : 0; }
   double mean_exchange() const { return exchanged_ / static_cast<double>(phases_); }
 
  private:
   struct Measured {
-    double longest = 0, further = 0;  // tokens
+    double longest = 0, further = 0;  // tokens; of blocks: drafts
     double busy = 0, exchange = 0, lost = 0;
     bool prepared = false;
   };
@@ -93,7 +108,7 @@ class DraftPhases {
   Measured learn(Measured phase, double pass);
   void add_exchange(double exchange, int64_t before);
 
-  bool is_ratio_;
+  bool is_ratio_, of_blocks_ = false;
   double expected_step_ = 0;
   Sums prior_, sums_;
   std::array<Measured, kFirst> first_;

@@ -14,9 +14,10 @@ class WorkerCost {
  public:
   // A worker drafted in one step of a target group: `longest` tokens in its longest draft, `total` in all. A
   // step of one draft tells the time of a token; a step of several tells what the further ones cost.
-  void observe(int32_t longest, int32_t total, double busy) {
-    if (longest <= 0 || busy < 0) return;
-    const double further = total - longest;
+  void observe(int32_t longest_draft, int32_t total, double busy) {
+    if (longest_draft <= 0 || busy < 0) return;
+    const double unit = of_blocks_ ? longest_draft : 1;
+    const double longest = longest_draft / unit, further = (total - longest_draft) / unit;
     if (further > 0 && alone_ > 0 && step_ > 0) {
       const double all = watch_.believed(busy, step_ * (longest + further));
       average(&share_, (all / step_ - longest) / further, ++together_);
@@ -32,8 +33,12 @@ class WorkerCost {
   void expect(const DraftCost& cost) {
     if (together_ == 0 && cost.per_step > 0) share_ = std::clamp(cost.per_further / cost.per_step, 0.0, 1.0);
   }
+  // Whether a pass makes a whole draft (DraftCost::of_blocks); before the first measurement.
+  void set_blocks(bool of_blocks) { of_blocks_ = of_blocks; }
   bool is_measured() const { return alone_ + unsplit_ > 0; }
-  DraftCost cost() const { return {.per_step = step_, .per_further = share_ * step_}; }
+  DraftCost cost() const {
+    return {.per_step = step_, .per_further = share_ * step_, .of_blocks = of_blocks_};
+  }
 
  private:
   static constexpr double kNewest = 1.0 / 16;
@@ -42,6 +47,7 @@ class WorkerCost {
   }
 
   HeldUp watch_{2, 8};  // as DraftPhases
+  bool of_blocks_ = false;
   double step_ = 0;
   double share_ = 1;  // per_further / per_step; until it is known, sequences are served in turn
   int64_t alone_ = 0, together_ = 0, unsplit_ = 0;  // steps; `unsplit_` have the assumed share

@@ -36,7 +36,7 @@ class PipelinedGamma : public GammaPolicy {
   bool pays(const GammaContext& context) {
     const CostModel& cost = cost_of(context.cost);
     const double plain = cost.round_seconds(0, context.batch_size, context.context_length);
-    const double draft = cost.draft_token_seconds() / plain;
+    const double draft = cost.draft_seconds(1) / plain;
     const double delay = cost.exchange_seconds() / plain / 2;
     block_ = std::clamp(static_cast<int32_t>(std::lround(1 / std::max(draft, 1e-3))), 1, max_);
     const double alpha = lockstep_.acceptance();

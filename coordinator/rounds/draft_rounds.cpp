@@ -166,7 +166,7 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
 Clock::duration DraftRounds::repeat_time(const PoolWorker& worker, int32_t gamma) const {
   if (!worker.answer_time().known()) return options_.repeat_first;
   const auto drafting = std::chrono::nanoseconds(
-      static_cast<int64_t>(gamma * target_.costs.of(worker.kind()).draft_token_seconds() * 1e9));
+      static_cast<int64_t>(target_.costs.of(worker.kind()).draft_seconds(gamma) * 1e9));
   return std::max<Clock::duration>(options_.repeat_min, worker.answer_time().overdue(drafting));
 }
 

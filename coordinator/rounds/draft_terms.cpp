@@ -47,10 +47,12 @@ TreeShape DraftTerms::priced(const TreeShape& shape, int32_t gamma, int32_t batc
   const int32_t rows = batch_size * (gamma + 1);
   const double row = (cost.verify_seconds(rows + kFurther, 0) - cost.verify_seconds(rows, 0)) / kFurther;
   const double rate = target_.trees.rate();
+  const DraftCost draft = cost.draft();
+  const double further = draft.of_blocks ? 0 : draft.per_further, step = draft.of_blocks ? 0 : draft.per_step;
   TreeShape out = shape;
-  out.node_price = static_cast<float>(
-      std::max(kMinPrice, rate * batch_size * (std::max(0.0, row) + cost.draft().per_further)));
-  out.pass_price = static_cast<float>(rate * std::max(0.0, cost.draft().per_step));
+  out.node_price =
+      static_cast<float>(std::max(kMinPrice, rate * batch_size * (std::max(0.0, row) + further)));
+  out.pass_price = static_cast<float>(rate * std::max(0.0, step));
   return out;
 }
 

@@ -10,11 +10,18 @@ constexpr size_t kMaxKinds = 32;
 
 }  // namespace
 
-DrafterKind DrafterCosts::add_kind(uint64_t fingerprint, const PassTimes& measured) {
+DrafterKind DrafterCosts::add_kind(uint64_t fingerprint, const PassTimes& measured, bool of_blocks) {
   DrafterKind kind = std::max<uint64_t>(1, fingerprint);
   if (by_kind_.size() >= kMaxKinds && !by_kind_.contains(kind)) kind = 1;
   const auto [at, is_new] = by_kind_.try_emplace(kind);
-  if (is_new) at->second.expect_passes(pass_times_);
+  if (is_new) {
+    at->second.expect_passes(pass_times_);
+    at->second.set_draft_blocks(of_blocks);
+    workers_[kind].cost.set_blocks(of_blocks);
+    // Tokens of one kind and blocks of another have no common cost; blocks then count by their tokens.
+    all_.set_draft_blocks(std::all_of(by_kind_.begin(), by_kind_.end(),
+                                      [](const auto& known) { return known.second.draft().of_blocks; }));
+  }
   at->second.expect_drafts(measured);
   if (measured.row_ns > 0) workers_[kind].cost.expect(at->second.draft());
   workers_.try_emplace(kind);

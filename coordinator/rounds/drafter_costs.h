@@ -26,8 +26,8 @@ struct WorkerRecord {
 class DrafterCosts {
  public:
   // The kind of a worker with this fingerprint; from now on it has a cost model of its own.
-  // `measured`: by the worker, before it joined.
-  DrafterKind add_kind(uint64_t fingerprint, const PassTimes& measured = {});
+  // `measured`: by the worker, before it joined. `of_blocks`: Hello::drafts_blocks.
+  DrafterKind add_kind(uint64_t fingerprint, const PassTimes& measured = {}, bool of_blocks = false);
   // CostModel::expect_passes for every present and future kind.
   void expect_passes(const PassTimes& measured);
 

@@ -27,7 +27,8 @@ class TargetGroup {
     peer_ = peer;
     hello_ = std::move(hello);
     costs.expect_passes(hello_.pass_times);
-    own_kind_ = hello_.co_located_drafter == 0 ? 0 : costs.add_kind(own_fingerprint());
+    own_kind_ =
+        hello_.co_located_drafter == 0 ? 0 : costs.add_kind(own_fingerprint(), {}, hello_.drafts_blocks);
     kv.reset(kv_blocks_of(hello_));
   }
   void move_to(PeerId peer) { peer_ = peer; }  // the same life of the group, on a new connection

@@ -17,8 +17,7 @@ double rate_of(const DraftedBatch& batch, int32_t drafted, int32_t most) {
   double best = batch.sequences / batch.cost->verify_seconds(batch.sequences, batch.context);
   for (int32_t gamma = 1; drafted > 0 && gamma <= batch.gamma_max; ++gamma) {
     const double seconds = batch.cost->verify_seconds(batch.sequences + gamma * drafted, batch.context) +
-                           batch.cost->exchange_seconds() +
-                           gamma * (batch.worker.per_step + batch.worker.per_further * (most - 1));
+                           batch.cost->exchange_seconds() + batch.worker.seconds(gamma, gamma * most);
     const double tokens = batch.sequences - drafted + drafted * expected_tokens(batch.acceptance, gamma);
     best = std::max(best, tokens / seconds);
   }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/nearest.h"
+#include "coordinator/gamma/gamma_policy.h"
 
 namespace outrider {
 namespace {
@@ -14,14 +15,22 @@ constexpr double kEagle3Vocabulary = 32000;  // rows of the output heads that ar
 struct HeadSize {
   double parameters = 0, of_experts = 0;  // all, and those of experts of which a token is sent to some
   double kv_numbers = 0;                  // cached of a token
+  int32_t block_rows = 0;                 // ForwardCost::block_rows
 };
 
-constexpr std::array<HeadPreset, 5> kHeads = {{
+// The published DFlash and DSpark heads for Qwen3 and gpt-oss have five layers of the target's width.
+constexpr double kBlockLayers = 5;
+
+constexpr std::array<HeadPreset, 7> kHeads = {{
     {"eagle3", "rates:0.8", "2503.01840: no lower than EAGLE's at any step; EAGLE's of 2401.15077"},
     {"eagle", "rates:0.8", "2401.15077: about 0.8 of its tokens are right"},
     {"mtp", "rates:0.85", "2412.19437: 0.85 to 0.90 of the second tokens are accepted; those behind as well"},
     {"medusa", "rates:0.6", "2401.15077: about 0.6 of its tokens are right"},
     {"hydra", "rates:0.7", "between Medusa's and EAGLE's, as the speed-ups of 2402.05109 are"},
+    {"dflash", "rates:0.74", "a sixth fewer accepted tokens than DSpark, as 2607.05147 reports"},
+    {"dspark", "rates:0.78",
+     "0.74 to 0.79 of the tokens whose predecessors were accepted, on code and mathematics: model card of "
+     "inference-optimization/dspark-inkling-small"},
 }};
 
 // Parameters of a layer like Llama's over `inputs` vectors of the target's width.
@@ -47,6 +56,10 @@ HeadSize size_of_head(std::string_view head, const ModelConfig& m) {
             .of_experts = static_cast<double>(layer.of_experts),
             .kv_numbers = static_cast<double>(layer.kv_numbers)};
   }
+  if (head == "dflash" || head == "dspark")  // DSpark's transition is small beside the output head
+    return {.parameters = kBlockLayers * layer_parameters(m, 1) + output,
+            .kv_numbers = kBlockLayers * kv,
+            .block_rows = kDefaultGammaMax};
   if (head == "medusa") return {.parameters = square + output};
   return {.parameters =
               2 * 3 * square + output};  // hydra: branches read 2, 3, 4, ... vectors, through two matrices
@@ -77,7 +90,8 @@ HeadCost head_cost(const HeadPreset& head, const HardwareCost& target) {
                    .compute_per_row = 2 * (size.of_experts > 0 ? active : size.parameters) / target.flops,
                    .overhead = kLayerSeconds,
                    .all_experts = reading(size.of_experts),
-                   .share_of_row = chosen},
+                   .share_of_row = chosen,
+                   .block_rows = size.block_rows},
           .parameters = size.parameters,
           .active = size.of_experts > 0 ? active : size.parameters,
           .kv_token_bytes = size.kv_numbers * kBytesPerNumber,

@@ -20,7 +20,7 @@ std::string head_preset_names();  // for people
 
 // On one device: the leader alone has the head, and so has a draft worker.
 struct HeadCost {
-  ForwardCost pass;           // for a drafted token
+  ForwardCost pass;           // for a drafted token or, with block_rows, for a draft
   double parameters = 0;      // all parameters ...
   double active = 0;          // ... and those that a drafted token uses
   double kv_token_bytes = 0;  // of the head's own layer, a committed token; 0: it has none

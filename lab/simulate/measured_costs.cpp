@@ -21,7 +21,7 @@ void use_means(const nlohmann::json& cost, JobOptions& options) {
       options.target = {.base = mean};
   }
   if (const auto at = nlohmann::json::json_pointer("/mean/draft"); cost.contains(at)) {
-    options.draft.base = cost[at].value("ms_per_token", 0.0) * 1e-3;
+    if (options.draft.block_rows == 0) options.draft.base = cost[at].value("ms_per_token", 0.0) * 1e-3;
     options.draft_link.delay_s = cost[at].value("exchange_ms", 0.0) * 1e-3 / 2;
   }
 }
@@ -34,6 +34,8 @@ MeasuredCosts of_report(const std::string& path, const nlohmann::json& cost) {
                     .per_row = seconds("verify_ms_per_row"),
                     .per_context = seconds("verify_ms_per_1000_context_tokens") / 1000};
   options.draft = {.base = seconds("draft_ms_per_token"), .per_row = seconds("draft_ms_per_further_token")};
+  if (cost.contains("draft_ms_per_block"))
+    options.draft = {.base = seconds("draft_ms_per_block"), .block_rows = kDefaultGammaMax};
   options.draft_link.delay_s = seconds("exchange_ms") / 2;
   use_means(cost, options);
   const auto source = [&](const char* figure, std::string value) {

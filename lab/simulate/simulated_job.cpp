@@ -36,6 +36,7 @@ Hello hello(Role role, uint64_t generation, const JobOptions& options) {
           .kv_blocks = role == Role::kTarget ? options.kv_blocks : 0,
           .hidden_state_head = options.hidden_state_row_bytes > 0 ? uint64_t{1} : 0,
           .hidden_state_width = options.hidden_state_row_bytes > 0 ? 1 : 0,
+          .drafts_blocks = options.draft.block_rows > 0,
           .pass_times = pass_times(role == Role::kTarget ? options.target : options.draft, role),
           .process = options.one_process ? kOneProcess : 0};
 }

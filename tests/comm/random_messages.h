@@ -135,7 +135,7 @@ class RandomMessages {
   void fill(Hello& m) {
     fill_all(m.role, m.generation, m.model, m.vocabulary_beginnings, m.max_sequences, m.slices,
              m.head_fingerprint, m.co_located_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
-             m.successors, m.finds_text, m.max_prefill);
+             m.successors, m.finds_text, m.drafts_blocks, m.max_prefill);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);

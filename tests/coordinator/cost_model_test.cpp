@@ -19,12 +19,12 @@ PassTimes rows_at(double price) {
 
 TEST(CostModel, TheFirstPassSetsTheScale) {
   CostModel cost;
-  const double ratio = cost.draft_token_seconds() / cost.verify_seconds(1, 0);
+  const double ratio = cost.draft_seconds(1) / cost.verify_seconds(1, 0);
   cost.observe_verify(1, 10, 0.004);
   EXPECT_NEAR(cost.verify_seconds(1, 10), 0.004, 1e-6);
-  EXPECT_NEAR(cost.draft_token_seconds() / cost.verify_seconds(1, 0), ratio, 1e-9);
+  EXPECT_NEAR(cost.draft_seconds(1) / cost.verify_seconds(1, 0), ratio, 1e-9);
   cost.observe_draft_phase(4, 4, 0.002, 0.002);
-  EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.0005);
+  EXPECT_DOUBLE_EQ(cost.draft_seconds(1), 0.0005);
 }
 
 // Uses what the target measured before it joined: expensive rows are known to be expensive before the first
@@ -108,7 +108,7 @@ TEST(CostModel, AMeasuredDraftModelIsKnownBeforeTheFirstDraft) {
   cost.observe_verify(1, 10, 0.04);
   cost.observe_draft_phase(2, 2, 0.05, 0.05);
   EXPECT_FALSE(cost.draft_doubted());
-  EXPECT_NEAR(cost.draft_token_seconds(), 0.025, 0.002) << "a measured draft counts more";
+  EXPECT_NEAR(cost.draft_seconds(1), 0.025, 0.002) << "a measured draft counts more";
 }
 
 TEST(CostModel, WhatATargetMeasuredWronglyIsCorrected) {
@@ -145,7 +145,7 @@ TEST(CostModel, AProbeDraftBeforeTheFirstPassKeepsItsSeconds) {
   CostModel cost;
   cost.observe_probe_draft({.tokens = 2, .busy = 0.010, .exchange = 0.003, .prefill = 0.020});
   cost.observe_verify(1, 10, 0.001);
-  EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.005);
+  EXPECT_DOUBLE_EQ(cost.draft_seconds(1), 0.005);
   // It may have waited for a pass before each of its own.
   EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * cost.verify_seconds(1, 0), 1e-9);
   cost.observe_probe_draft({.tokens = 2, .busy = 0.010, .exchange = 0.003, .prefill = 0.020}, 0.0014);
@@ -158,14 +158,14 @@ TEST(CostModel, AProbeDraftThatTellsNothingOfATokenKeepsTheRatio) {
   for (const ProbeDrafting& probe_draft : {ProbeDrafting{.tokens = 0, .busy = 0.0, .exchange = 4e-5},
                                            {.tokens = 1, .busy = {}, .exchange = 4e-5}}) {
     CostModel cost;
-    const double share = cost.draft_token_seconds() / cost.verify_seconds(1, 0);
+    const double share = cost.draft_seconds(1) / cost.verify_seconds(1, 0);
     cost.observe_probe_draft(probe_draft);
     cost.observe_verify(1, 10, 0.001);
-    EXPECT_NEAR(cost.draft_token_seconds(), share * cost.verify_seconds(1, 0), 1e-9);
+    EXPECT_NEAR(cost.draft_seconds(1), share * cost.verify_seconds(1, 0), 1e-9);
     cost.observe_probe_draft({.tokens = 2, .busy = 1e-3, .exchange = 4e-5});
-    EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 5e-4) << "the first that tells: the ratio was a guess";
+    EXPECT_DOUBLE_EQ(cost.draft_seconds(1), 5e-4) << "the first that tells: the ratio was a guess";
     cost.observe_probe_draft({.tokens = 2, .busy = 4e-3, .exchange = 4e-5});
-    EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 5e-4) << "the least of them, as before";
+    EXPECT_DOUBLE_EQ(cost.draft_seconds(1), 5e-4) << "the least of them, as before";
   }
 }
 
@@ -239,6 +239,27 @@ TEST(CostModel, TellsDraftersThatBatchFromThoseThatDoNot) {
 }
 
 // Kernels have steps: what a line misses is learnt by the number of rows.
+// DFlash drafts a block in one pass, so after two tokens it is known what twelve cost.
+TEST(CostModel, ADraftOfABlockTakesAsLongAtAnyLength) {
+  CostModel cost;
+  cost.set_draft_blocks(true);
+  for (int i = 0; i < 20; ++i) {
+    cost.observe_verify(1, 10, 0.010);
+    cost.observe_draft_phase(2, 2, 0.004, 0.005);
+  }
+  for (const int32_t length : {1, 2, 12}) EXPECT_NEAR(cost.draft_phase_seconds(length, length), 0.005, 1e-4);
+  for (int i = 0; i < 100; ++i) cost.observe_draft_phase(4, 8, 0.006, 0.007);
+  EXPECT_NEAR(cost.draft_phase_seconds(12, 24), 0.007, 2e-4) << "of two sequences";
+  WorkerCost worker;
+  worker.set_blocks(true);
+  for (int i = 0; i < 20; ++i) worker.observe(2, 2, 0.004);
+  for (int i = 0; i < 20; ++i) worker.observe(4, 8, 0.006);
+  EXPECT_NEAR(worker.cost().seconds(12, 12), 0.004, 1e-4);
+  EXPECT_NEAR(worker.cost().seconds(12, 24), 0.006, 2e-4);
+  cost.set_draft_blocks(false);
+  EXPECT_FALSE(cost.draft_known()) << "a token of another drafter may cost anything";
+}
+
 TEST(CostModel, KnowsStepsThatNoLineHas) {
   CostModel cost;
   const auto seconds = [](int rows) { return rows < 10 ? 0.010 : 0.016; };

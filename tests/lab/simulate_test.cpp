@@ -241,6 +241,25 @@ TEST(Simulator, ADraftOnTheTargetsDeviceWorksInTurns) {
   }
 }
 
+// DFlash: a draft of one token takes as long as the whole block, and gains nothing here; eight tokens gain.
+TEST(Simulator, ThePolicyDraftsLongWhereAPassMakesABlock) {
+  for (const bool beside_target : {false, true}) {
+    const JobOptions options{.target = {.base = kStep, .per_row = 0.01 * kStep},
+                             .draft = {.base = 0.7 * kStep, .block_rows = 16},
+                             .drafters = beside_target ? 0 : 1,
+                             .max_num_seqs = 1,
+                             .one_process = true,
+                             .beside_target = beside_target};
+    const auto speed = [&](const std::string& policy) {
+      return simulate(options, policy, 0.6, 20'000).tokens_per_second();
+    };
+    const double plain = speed("fixed:gamma=0"), eight = speed("fixed:gamma=8");
+    EXPECT_LT(speed("fixed:gamma=1"), plain) << beside_target;
+    EXPECT_NEAR(eight / plain, expected_tokens(0.6, 8) * 1.01 / 1.79, 0.03) << beside_target;
+    EXPECT_GT(speed("ewma"), 0.96 * eight) << beside_target;
+  }
+}
+
 // A head's token costs its share of a pass and no message, however far the drafters' links reach.
 TEST(SimulatedRun, HeadsCostTheirShareOfAPassAndNoMessage) {
   SimulatedRun run{.target_ms = 10, .target_row_ms = 0, .place = DraftPlace::kHeads, .head_share = 0.05};
