@@ -3,6 +3,7 @@
     python_package_test.py launch/python
 """
 
+import http.server
 import os
 import pathlib
 import subprocess
@@ -79,8 +80,48 @@ def test_a_text_is_one_prompt(directory):
     assert outrider.generate("target", ["a", "b"]) == [{"prompt": "a"}, {"prompt": "b"}]
 
 
+def test_errors_name_prompts(directory):
+    program(directory, 'for a; do case $a in --prompts=*) in=${a#*=};; esac; done; '
+                       'echo "outrider: $in:2: \\"seed\\" must be a number" >&2; echo "--prompts $in: is odd" >&2; exit 2')
+    try:
+        outrider.generate("target", ["a", {"prompt": "b", "seed": "x"}])
+        raise AssertionError("it was refused")
+    except outrider.OutriderError as error:
+        assert str(error) == 'outrider: prompts[1]: "seed" must be a number\nprompts: is odd', error
+
+
+class Events(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        last = b'data: {"error": {"message": "lost", "code": 503}}' if "fails" in self.path else b"data: [DONE]"
+        self.wfile.write(b'event: x\r\ndata: {"n": 1}\r\n\r\n: comment\n\ndata: {"n": 2}\n\n' + last + b"\n\n")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_stream_yields_objects(directory):
+    with http.server.HTTPServer(("127.0.0.1", 0), Events) as events:
+        threading.Thread(target=events.serve_forever, daemon=True).start()
+        program(directory, f"echo serving demo on http://127.0.0.1:{events.server_port} >&2; exec sleep 60")
+        with outrider.Server("target") as server:
+            assert list(server.complete("Once", stream=True)) == [{"n": 1}, {"n": 2}]
+            got = []
+            try:
+                for event in server.request("/fails", {"stream": True}):
+                    got.append(event)
+                raise AssertionError("the stream failed")
+            except outrider.OutriderError as error:
+                assert (str(error), error.code) == ("lost", 503), error
+            assert got == [{"n": 1}, {"n": 2}]
+        events.shutdown()
+
+
 if __name__ == "__main__":
-    for test in (test_time_out_while_the_program_writes, test_close_waits_for_the_drain, test_the_server_ends_with_python,
+    for test in (test_errors_name_prompts, test_a_stream_yields_objects, test_time_out_while_the_program_writes, test_close_waits_for_the_drain, test_the_server_ends_with_python,
                  test_a_text_is_one_prompt):
         with tempfile.TemporaryDirectory() as directory:
             test(directory)

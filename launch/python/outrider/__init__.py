@@ -69,9 +69,16 @@ def generate(model, prompts, **options):
         command = [program(), "generate", os.fspath(model), *arguments(options)]
         run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if run.returncode not in (0, 1) or not os.path.exists(options["output"]):
-            raise OutriderError(run.stderr.strip(), run.returncode)
+            raise OutriderError(_in_words_of_the_caller(run.stderr.strip(), source, output), run.returncode)
         with open(options["output"], encoding="utf-8") as file:
             return [json.loads(line) for line in file]
+
+
+def _in_words_of_the_caller(message, source, output):
+    """Prompts by their place in the list, from 0, in place of lines of a file that the caller never saw."""
+    message = re.sub(re.escape(source) + r":(\d+)", lambda found: f"prompts[{int(found.group(1)) - 1}]", message)
+    message = message.replace("--prompts " + source, "prompts").replace(source, "prompts")
+    return message.replace("--output " + output, "output").replace(output, "output")
 
 
 def rounds(file):
@@ -92,6 +99,22 @@ def _number(text):
         except ValueError:
             pass
     return text
+
+
+def _events(answer):
+    """The JSON objects of a stream of server-sent events. An event with "error" raises."""
+    with answer:
+        for line in answer:
+            text = line.decode().rstrip("\r\n")
+            if not text.startswith("data:"):
+                continue  # the event's name, which its object has too, a comment, or the end of an event
+            text = text[len("data:"):].strip()
+            if text == "[DONE]":
+                return
+            event = json.loads(text)
+            if isinstance(event, dict) and isinstance(event.get("error"), dict):
+                raise OutriderError(event["error"].get("message", text), event["error"].get("code"))
+            yield event
 
 
 class Server:
@@ -137,18 +160,22 @@ class Server:
         self._ready.set()
 
     def request(self, path, body=None):
-        """POST of `body` as JSON, or GET without one. JSON answers are parsed, others are text."""
+        """POST of `body` as JSON, or GET without one. JSON answers are parsed, others are text. With "stream": True the
+        answer is an iterator of the parsed events; it ends with the stream, and close() of it ends the request."""
         headers = {"Content-Type": "application/json"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
         data = None if body is None else json.dumps(body).encode()
         try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers)) as answer:
-                text = answer.read().decode()
-                is_json = answer.headers.get_content_type() == "application/json"
+            answer = urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers))
         except urllib.error.HTTPError as error:
             raise OutriderError(error.read().decode(errors="replace"), error.code) from None
-        return json.loads(text) if is_json else text
+        kind = answer.headers.get_content_type()
+        if kind == "text/event-stream":
+            return _events(answer)
+        with answer:
+            text = answer.read().decode()
+        return json.loads(text) if kind == "application/json" else text
 
     def complete(self, prompt, **fields):
         return self.request("/v1/completions", {"prompt": prompt, **fields})
