@@ -15,6 +15,7 @@
 #include "model_files/gguf_architecture.h"
 #include "model_files/gguf_ends.h"
 #include "model_files/gguf_model.h"
+#include "model_files/gguf_shapes.h"
 
 namespace outrider {
 namespace {
@@ -159,14 +160,16 @@ Status ConfigOfGguf::read_head_sizes() {
   if (family_.latent_attention) return {};
   const int64_t heads = config_["num_attention_heads"];
   const int64_t size = keys ? *keys : heads > 0 ? config_["hidden_size"].get<int64_t>() / heads : 0;
+  const std::string source =
+      keys ? key("attention.key_length") : key("embedding_length") + " / " + key("attention.head_count");
   if (values.value_or(size) != size)
-    return unsupported(
-        fmt::format("{}: {} is {}, but keys have {}", name_, key("attention.value_length"), *values, size));
+    return unsupported(fmt::format("{}: {} is {}, but {} is {}; only values as wide as keys are supported",
+                                   name_, key("attention.value_length"), *values, source, size));
   config_["head_dim"] = size;
   if (turning_dims_.value_or(size) == size) return {};
   if (!family_.partial_rotation)
-    return unsupported(fmt::format("{}: {} is {} of {}; only whole heads are rotated", name_,
-                                   key("rope.dimension_count"), *turning_dims_, size));
+    return unsupported(fmt::format("{}: {} is {}, but {} is {}; only whole heads are rotated", name_,
+                                   key("rope.dimension_count"), *turning_dims_, source, size));
   config_["partial_rotary_factor"] = static_cast<double>(*turning_dims_) / static_cast<double>(size);
   return {};
 }
@@ -358,6 +361,7 @@ Result<json> ConfigOfGguf::read() {
       {"model_type", family_.model_type},
       {family_.activation_key, family_.activation == Activation::kGeluTanh ? "gelu_pytorch_tanh" : "silu"}};
   RETURN_IF_ERROR(refuse_other_keys());
+  RETURN_IF_ERROR(check_gguf_sizes(keys_));
   RETURN_IF_ERROR(copy_integer("embedding_length", "hidden_size", true));
   RETURN_IF_ERROR(read_layers());
   if (!architecture_.mlps_by_layer)
@@ -372,6 +376,8 @@ Result<json> ConfigOfGguf::read() {
   if (!config_.contains("intermediate_size") && config_.contains("moe_intermediate_size"))
     config_["intermediate_size"] = config_["moe_intermediate_size"];
   RETURN_IF_ERROR(read_head_sizes());
+  const bool heads_are_alike = !family_.latent_attention && !family_.varied_layers;
+  if (heads_are_alike) RETURN_IF_ERROR(check_gguf_heads(keys_, config_));
   RETURN_IF_ERROR(read_rope_scaling());
   RETURN_IF_ERROR(read_biases());
   RETURN_IF_ERROR(read_ends());

@@ -1,5 +1,6 @@
 #include "model_files/head_mark.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 

@@ -183,15 +183,84 @@ TEST(GgufConfig, WhatIsNotUnderstoodIsRefusedByName) {
   refused(llama_gguf().number("split.count", 2), "split.count");
   refused(Gguf().text("general.architecture", "mamba"), "mamba");
   refused(Gguf().text("general.architecture", "llama"), "llama.embedding_length");
-  refused(llama_gguf().tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
-  refused(file_of("minimax-m2").tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
-  refused(file_of("glm4moe").tensor("blk.0.attn_output.bias", {128}, 0, 512), "biases");
+  refused(file_of("llama", 1).tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
+  refused(file_of("minimax-m2", 1).tensor("blk.0.attn_q.bias", {128}, 0, 512), "biases");
+  refused(file_of("glm4moe", 1).tensor("blk.0.attn_output.bias", {128}, 0, 512), "biases");
   refused(file_of("glm4moe").number("glm4moe.expert_gating_func", 1), "glm4moe.expert_gating_func is 1");
   refused(llama_gguf().number("llama.nextn_predict_layers", 2), "llama.nextn_predict_layers is 2");
   refused(llama_gguf().tensor("rope_freqs.weight", {16}, 0, 64), "rope_freqs.weight");
   EXPECT_TRUE(
       config_of(llama_gguf().number("llama.expert_count", 0).text("llama.rope.scaling.type", "none").file())
           .ok());
+}
+
+// One block's tensors with a norm of 128, an MLP of 256, two heads of 64 and one KV head.
+Gguf with_block(Gguf file, const std::string& layer) {
+  return file.tensor(layer + "attn_norm.weight", {128}, 0, 128 * 4)
+      .tensor(layer + "attn_k.weight", {128, 64}, 1, 128 * 64 * 2)
+      .tensor(layer + "attn_output.weight", {128, 128}, 1, 128 * 128 * 2)
+      .tensor(layer + "ffn_down.weight", {256, 128}, 1, 256 * 128 * 2);
+}
+
+// A file with a key that contradicts its tensors is refused, and the error names file, key and both numbers.
+TEST(GgufConfig, KeysThatContradictTensorsAreRefused) {
+  const std::string good =
+      with_block(with_block(llama_gguf(), "blk.0."), "blk.1.").number("llama.vocab_size", 96).file();
+  const auto with = [&](const std::string& key, uint32_t value) {
+    std::string file = good;
+    const std::string entry = Gguf::string("llama." + key) + Gguf::bytes(uint32_t{4});
+    const size_t at = file.find(entry);
+    EXPECT_NE(at, file.npos) << key;
+    file.replace(at + entry.size(), 4, Gguf::bytes(value));
+    return config_of(file);
+  };
+  ASSERT_TRUE(config_of(good).ok()) << config_of(good).status().message();
+  struct Wrong {
+    const char* key;
+    uint32_t value;
+    const char* words;
+  };
+  for (const Wrong& wrong :
+       {Wrong{"block_count", 1, "its tensors are of 2 layers, blk.0 to blk.1"},
+        Wrong{"block_count", 3, "its tensors are of 2 layers, blk.0 to blk.1"},
+        Wrong{"embedding_length", 256, "token_embd.weight has the shape [96, 128], so 128"},
+        Wrong{"vocab_size", 95, "token_embd.weight has the shape [96, 128], so 96"},
+        Wrong{"feed_forward_length", 512, "blk.0.ffn_down.weight has the shape [128, 256]"},
+        Wrong{"attention.head_count_kv", 2, "blk.0.attn_k.weight has the shape [64, 128], so 1"},
+        Wrong{"attention.head_count", 4, "blk.0.attn_k.weight has the shape [64, 128], so 2"}}) {
+    const auto config = with(wrong.key, wrong.value);
+    ASSERT_FALSE(config.ok()) << wrong.key;
+    const std::string message = config.status().message();
+    EXPECT_NE(message.find("m.gguf: llama."), message.npos) << message;
+    EXPECT_NE(message.find(wrong.words), message.npos) << message;
+    EXPECT_EQ(message.find("config.json"), message.npos) << message;
+    // 128 / 4 could be the size of a head, and the number of KV heads wrong.
+    const bool blames_another = std::string_view(wrong.key) == "attention.head_count";
+    EXPECT_EQ(message.find(fmt::format("llama.{} is {}", wrong.key, wrong.value)) == message.npos,
+              blames_another)
+        << message;
+  }
+}
+
+// The count of a mixture's experts, and the size of each.
+TEST(GgufConfig, SizesOfExpertsThatContradictTensorsAreRefused) {
+  const auto mixture = [](uint32_t count, uint32_t size) {
+    return config_of(file_of("qwen3moe", 1)
+                         .number("qwen3moe.expert_count", count)
+                         .number("qwen3moe.expert_used_count", 2)
+                         .number("qwen3moe.expert_feed_forward_length", size)
+                         .tensor("blk.0.ffn_gate_inp.weight", {128, 4}, 0, 128 * 4 * 4)
+                         .tensor("blk.0.ffn_down_exps.weight", {32, 128, 4}, 1, 32 * 128 * 4 * 2)
+                         .file());
+  };
+  ASSERT_TRUE(mixture(4, 32).ok()) << mixture(4, 32).status().message();
+  EXPECT_NE(
+      mixture(8, 32).status().message().find("qwen3moe.expert_count is 8, but blk.0.ffn_gate_inp.weight"),
+      std::string::npos)
+      << mixture(8, 32).status().message();
+  EXPECT_NE(mixture(4, 64).status().message().find("qwen3moe.expert_feed_forward_length is 64, but"),
+            std::string::npos)
+      << mixture(4, 64).status().message();
 }
 
 TEST(GgufConfig, ModulesOfMultiTokenPredictionAreNoLayers) {
