@@ -62,6 +62,7 @@ class TensorsOfGguf {
       : architecture_(architecture), traits_(traits_of(architecture.family)), config_(config), file_(file) {}
 
   Status add(TensorInfo tensor);
+  const std::vector<TensorInfo>& tensors() const { return out_; }
   std::vector<TensorInfo> take() { return std::move(out_); }
 
  private:
@@ -83,6 +84,7 @@ class TensorsOfGguf {
 };
 
 void TensorsOfGguf::put(TensorInfo tensor, std::string name) {
+  if (tensor.gguf_name.empty()) tensor.gguf_name = std::move(tensor.name);
   tensor.name = std::move(name);
   const bool is_rotated =
       tensor.name.find(".q_proj.") != tensor.name.npos || tensor.name.find(".k_proj.") != tensor.name.npos;
@@ -100,7 +102,8 @@ Status TensorsOfGguf::add_each(const TensorInfo& tensor, const std::string& befo
     TensorInfo one{.name = {},
                    .dtype = tensor.dtype,
                    .shape = {tensor.shape.begin() + 1, tensor.shape.end()},
-                   .data = tensor.data.subspan(i * bytes, bytes)};
+                   .data = tensor.data.subspan(i * bytes, bytes),
+                   .gguf_name = tensor.name};
     put(std::move(one), fmt::format("{}{}{}", before, i, behind));
   }
   return {};
@@ -117,7 +120,8 @@ Status TensorsOfGguf::add_rows(const TensorInfo& tensor,
   const size_t width = tensor.data.size() / static_cast<size_t>(rows);
   size_t at = 0;
   for (const auto& [name, size] : parts) {
-    TensorInfo part{.name = {}, .dtype = tensor.dtype, .shape = tensor.shape, .data = {}};
+    TensorInfo part{
+        .name = {}, .dtype = tensor.dtype, .shape = tensor.shape, .data = {}, .gguf_name = tensor.name};
     part.shape[0] = size;
     part.data = tensor.data.subspan(at, static_cast<size_t>(size) * width);
     at += part.data.size();
@@ -294,6 +298,36 @@ Result<std::vector<TensorInfo>> gguf_tensors(GgufContent content, const std::str
   if (twice != out.end())
     return malformed(fmt::format("{}: two tensors are {}", name, printable(twice->name)));
   return out;
+}
+
+std::string gguf_tensor_name(std::string_view name, const GgufContent& content) {
+  const auto architecture = gguf_architecture_of(content, "");
+  const auto config = gguf_config(content, "");
+  if (!architecture.ok() || !config.ok()) return std::string(name);
+  constexpr std::string_view kLayers = "model.layers.";
+  const size_t end = name.starts_with(kLayers) ? name.find('.', kLayers.size()) : name.npos;
+  std::vector<std::string> candidates{
+      "token_embd",           "output_norm",          "token_embd_norm",    "output",
+      "per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"};
+  if (end != name.npos) {
+    const auto layer = fmt::format("blk.{}.", name.substr(kLayers.size(), end - kLayers.size()));
+    candidates.clear();
+    for (const char* part : {"attn_norm", "attn_output", "attn_qkv", "attn_q_norm", "attn_k_norm",
+                             "attn_sinks", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp",
+                             "exp_probs_b", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ssm_dt"})
+      candidates.push_back(layer + part);
+    for (const auto& [part, to] : kParts) candidates.push_back(layer + std::string(part));
+  }
+  // The names that these would get here.
+  const std::string file;
+  for (const std::string& candidate : candidates)
+    for (const char* kind : {".weight", ".bias"}) {
+      TensorsOfGguf one(**architecture, *config, file);
+      const Status added =
+          one.add({.name = candidate + kind, .dtype = Dtype::kF32, .shape = {1, 1}, .data = {}});
+      if (added.ok() && !one.tensors().empty() && one.tensors().front().name == name) return candidate + kind;
+    }
+  return std::string(name);
 }
 
 bool gguf_values_in_turns(const GgufContent& content) {

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -26,6 +27,9 @@ Status in_words_of_gguf(const Status& status, const GgufContent& content, const 
 // Rows of q and k that lie in pairs are marked (TensorInfo::paired_rows); tensors of all experts, of fused
 // projections and of all heads of latent attention become views of their parts.
 Result<std::vector<TensorInfo>> gguf_tensors(GgufContent content, const std::string& name);
+
+// What the file calls the tensor `name` of a directory, whether or not it has it; else `name`.
+std::string gguf_tensor_name(std::string_view name, const GgufContent& content);
 
 // Whether the file's norms hold 1 + weight, where the family multiplies by that.
 bool gguf_norms_hold_one(const GgufContent& content);

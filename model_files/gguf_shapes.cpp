@@ -54,7 +54,8 @@ Status check_layers(const GgufKeys& keys) {
     layers = std::max(layers, std::min(layer_tensor(tensor.name).layer, kMaxLayers) + 1);
   if (!said || layers == 0 || (layers <= *said && layers >= *said - modules.value_or(0))) return {};
   return contradicts(keys, "block_count", *said,
-                     fmt::format("its tensors are of {} layers, blk.0 to blk.{}", layers, layers - 1));
+                     fmt::format("its tensors are of {} layer{}, blk.0 to blk.{}", layers,
+                                 layers == 1 ? "" : "s", layers - 1));
 }
 
 // Which dimension of a layer's tensor a key says.

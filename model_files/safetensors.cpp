@@ -281,27 +281,39 @@ Result<const TensorInfo*> TensorFiles::require(std::string_view name, const std:
                                                std::initializer_list<Dtype> dtypes) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end())
-    return not_found(is_gguf_path(directory_)
+    return not_found(is_gguf()
                          ? fmt::format("{}: has no tensor {}; the file is damaged or incomplete: {}",
-                                       directory_.string(), name, download_again(directory_))
+                                       directory_.string(), shown_name(name), download_again(directory_))
                          : fmt::format("{}: has no tensor {}; config.json may belong to another model",
                                        directory_.string(), name));
   const TensorInfo& tensor = *found->second.tensor;
   const std::string where = files_[found->second.file].path().string();
+  const std::string shown = shown_name(name);
   if (std::find(dtypes.begin(), dtypes.end(), tensor.dtype) == dtypes.end()) {
     std::vector<std::string_view> names;
     for (const Dtype dtype : dtypes) names.push_back(dtype_name(dtype));
     return unsupported(names.size() == 1
-                           ? fmt::format("{}: {} is {}; only {} is supported", where, name,
+                           ? fmt::format("{}: {} is {}; only {} is supported", where, shown,
                                          dtype_name(tensor.dtype), names[0])
-                           : fmt::format("{}: {} is {}; supported are {} and {}", where, name,
+                           : fmt::format("{}: {} is {}; supported are {} and {}", where, shown,
                                          dtype_name(tensor.dtype),
                                          fmt::join(names.begin(), names.end() - 1, ", "), names.back()));
   }
   if (tensor.shape != shape)
-    return invalid_argument(fmt::format("{}: {} has shape {}, but config.json asks for {}", where, name,
-                                        shape_text(tensor.shape), shape_text(shape)));
+    return invalid_argument(
+        fmt::format("{}: {} has shape {}, but {} for {}", where, shown, shape_text(tensor.shape),
+                    is_gguf() ? "the file's keys ask" : "config.json asks", shape_text(shape)));
   return &tensor;
+}
+
+bool TensorFiles::is_gguf() const { return is_gguf_path(directory_); }
+
+std::string TensorFiles::shown_name(std::string_view name) const {
+  const TensorInfo* tensor = find(name);
+  if (tensor && !tensor->gguf_name.empty()) return tensor->gguf_name;
+  if (tensor || !is_gguf()) return std::string(name);
+  const auto file = open_gguf(directory_);
+  return file.ok() ? gguf_tensor_name(name, file->content) : std::string(name);
 }
 
 std::string TensorFiles::file_of(std::string_view name) const {

@@ -26,6 +26,7 @@ struct TensorInfo {
   // Some GGUF files store the rows of a head of q and k as interleaved pairs (i, i + half), for a rotation of
   // neighbours; this is the number of rows of such a head. 0: rows are in their usual order.
   int64_t paired_rows = 0;
+  std::string gguf_name;  // in a GGUF file, where that is another
 };
 
 // Where row (or element of a vector) `row` is stored.
@@ -92,6 +93,10 @@ class TensorFiles {
   // The same for tensors of other types than weights have.
   Result<const TensorInfo*> require(std::string_view name, const std::vector<int64_t>& shape,
                                     std::initializer_list<Dtype> dtypes) const;
+  // The tensor as its file names it, for messages; what a GGUF file lacks gets the name that it has
+  // elsewhere.
+  std::string shown_name(std::string_view name) const;
+  bool is_gguf() const;
   // "DIRECTORY/model.safetensors", for messages about a tensor of it.
   std::string file_of(std::string_view name) const;
   std::vector<std::string_view> names() const;  // sorted

@@ -42,8 +42,9 @@ Result<TensorPart> TensorParts::matrix(const std::string& name, std::vector<int6
   if (const TensorInfo* stored = files_.find(name);
       stored && shape.size() == 2 && is_gguf_block(stored->dtype)) {
     if (stored->shape != shape)
-      return invalid_argument(fmt::format("{}: {} has shape [{}], but its keys ask for [{}]",
-                                          files_.file_of(name), name, fmt::join(stored->shape, ", "),
+      return invalid_argument(fmt::format("{}: {} has shape [{}], but {} for [{}]", files_.file_of(name),
+                                          files_.shown_name(name), fmt::join(stored->shape, ", "),
+                                          files_.is_gguf() ? "the file's keys ask" : "config.json asks",
                                           fmt::join(shape, ", ")));
     return TensorPart{.tensor = stored, .rows = rows, .columns = columns, .coded = gguf_codes(*stored)};
   }
@@ -56,8 +57,8 @@ Result<TensorPart> TensorParts::matrix(const std::string& name, std::vector<int6
   }
   ASSIGN_OR_RETURN(const TensorInfo* info, files_.require(name, shape));
   if (!is_weight_dtype(info->dtype))
-    return unsupported(
-        fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
+    return unsupported(fmt::format("tensor {} is {}; weights must be F32, BF16 or F16",
+                                   files_.shown_name(name), dtype_name(info->dtype)));
   return TensorPart{.tensor = info, .rows = rows, .columns = columns};
 }
 

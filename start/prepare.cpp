@@ -29,8 +29,10 @@ std::string display_name(const std::string& directory) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-// "a, b, c and 5 more".
-std::string some_of(const std::vector<std::string_view>& names) {
+// "a, b, c and 5 more", as the files name them.
+std::string some_of(const TensorFiles& files, const std::vector<std::string_view>& tensors) {
+  std::vector<std::string> names;
+  for (const std::string_view name : tensors) names.push_back(files.shown_name(name));
   constexpr size_t kShown = 4;
   const size_t shown = std::min(names.size(), kShown);
   std::string text =
@@ -58,9 +60,9 @@ Status check_weights(const std::string& directory, const ModelConfig& config, co
         "{}: {} tensor{} that read images or sound will not be used; this program reads text alone", model,
         ignored, ignored == 1 ? "" : "s"));
   if (!unused.empty())
-    warnings.push_back(
-        fmt::format("{}: {} tensor{} that its config.json does not ask for will not be used: {}", model,
-                    unused.size(), unused.size() == 1 ? "" : "s", some_of(unused)));
+    warnings.push_back(fmt::format("{}: {} tensor{} that its {} not ask for will not be used: {}", model,
+                                   unused.size(), unused.size() == 1 ? "" : "s",
+                                   files.is_gguf() ? "keys do" : "config.json does", some_of(files, unused)));
   return {};
 }
 

@@ -280,7 +280,8 @@ Result<std::string> describe_model(const std::string& directory, int tp_size) {
     add_line(out, "drafts", fmt::format("{}*, a module for --drafter mtp", printable(module)));
   if (!unused.empty())
     add_line(out, "not used",
-             fmt::format("{} tensors, the first is {}", unused.size(), printable(unused.front())));
+             fmt::format("{} tensors, the first is {}", unused.size(),
+                         printable(files.shown_name(unused.front()))));
   ASSIGN_OR_RETURN(const auto tokenizer, load_tokenizer(directory));
   add_line(out, "tokenizer", fmt::format("{} ids", tokenizer->vocab_size()));
   const auto chat = load_chat_template(directory);

@@ -70,7 +70,10 @@ Status Job::write_to(const std::string& path) const {
     const Status written = is_gguf_path(from) ? write_gguf_blocks(from, files, config, how, weights.stream())
                                               : write_blocks(files, config, how, weights.stream());
     const bool is_of_output = written.code() == StatusCode::kUnavailable;
-    RETURN_IF_ERROR(written.in(is_of_output ? "--output " + options.output : "--model " + options.model));
+    const bool names_file = written.message().starts_with(options.model);
+    RETURN_IF_ERROR(written.in(is_of_output ? "--output " + options.output
+                               : names_file ? "--model"
+                                            : "--model " + options.model));
   }
   // Hours may have passed.
   std::error_code error;

@@ -242,6 +242,26 @@ TEST(GgufConfig, KeysThatContradictTensorsAreRefused) {
   }
 }
 
+// Errors have the tensor's name in the file, which may lack it.
+TEST(GgufTensors, ErrorsNameThemAsTheFileDoes) {
+  const TemporaryDirectory directory;
+  const auto path = directory.write("m.gguf", with_block(file_of("llama", 1), "blk.0.").file());
+  const auto files = TensorFiles::open(path);
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  const auto error_of = [&](const char* name) { return files->require(name, {1, 1}).status().message(); };
+  const std::pair<const char*, const char*> kNames[]{
+      {"model.layers.0.self_attn.o_proj.weight", "blk.0.attn_output.weight has shape [128, 128]"},
+      {"model.layers.7.post_attention_layernorm.weight", "has no tensor blk.7.ffn_norm.weight"},
+      {"model.layers.0.mlp.gate_proj.weight", "has no tensor blk.0.ffn_gate.weight"},
+      {"model.layers.0.self_attn.q_proj.bias", "has no tensor blk.0.attn_q.bias"},
+      {"model.norm.weight", "has no tensor output_norm.weight"},
+      {"lm_head.weight", "has no tensor output.weight"}};
+  for (const auto& [name, words] : kNames) {
+    EXPECT_NE(error_of(name).find(words), std::string::npos) << error_of(name);
+    EXPECT_EQ(error_of(name).find("config.json"), std::string::npos) << error_of(name);
+  }
+}
+
 // The count of a mixture's experts, and the size of each.
 TEST(GgufConfig, SizesOfExpertsThatContradictTensorsAreRefused) {
   const auto mixture = [](uint32_t count, uint32_t size) {
