@@ -38,6 +38,10 @@ class CodedMatrix {
   // Codes of columns [begin, begin + to.size()) of a row.
   virtual void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const = 0;
   virtual GroupNumbers group(int64_t row, int64_t group) const = 0;
+  // Those of groups [first, first + to.size()) of a row.
+  virtual void read_groups(int64_t row, int64_t first, std::span<GroupNumbers> to) const {
+    for (size_t i = 0; i < to.size(); ++i) to[i] = group(row, first + static_cast<int64_t>(i));
+  }
 
   // The weights that those codes stand for.
   void read_weights(int64_t row, int64_t begin, std::span<float> to) const;

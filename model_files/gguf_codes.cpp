@@ -331,38 +331,44 @@ constexpr QuantScheme wide(int64_t group) {
 
 constexpr CodeType k4 = CodeType::kUnsigned4, k8 = CodeType::kUnsigned8;
 
+// A block's scale is read once for all groups.
+template <GroupNumbers (*kGroup)(const uint8_t*, int64_t)>
+void each(const uint8_t* block, int64_t first, std::span<GroupNumbers> to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] = kGroup(block, first + static_cast<int64_t>(i));
+}
+
 constexpr auto kTypes = std::to_array<GgufType>({
-    {2, Dtype::kQ4_0, plain(k4, 8), codes_q4_0, scale_first<8>},
-    {3, Dtype::kQ4_1, with_addend(k4), codes_q4_1, scale_and_addend},
-    {6, Dtype::kQ5_0, plain(k8, 16), codes_q5_0, scale_first<16>},
-    {7, Dtype::kQ5_1, with_addend(k8), codes_q5_1, scale_and_addend},
-    {8, Dtype::kQ8_0, plain(k8, kByteZero), codes_q8_0, scale_first<kByteZero>},
-    {10, Dtype::kQ2K, nested_minimum(k4, 16), codes_q2_k, group_q2_k},
-    {11, Dtype::kQ3K, nested(k4, 4, 16), codes_q3_k, group_q3_k},
-    {12, Dtype::kQ4K, nested_minimum(k4, 32), codes_q4_k, group_q4_k},
-    {13, Dtype::kQ5K, nested_minimum(k8, 32), codes_q5_k, group_q4_k},
-    {14, Dtype::kQ6K, nested(k8, 32, 16), codes_q6_k, group_q6_k},
-    {16, Dtype::kIQ2XXS, wide(32), codes_iq2_xxs, group_iq2_xxs},
-    {17, Dtype::kIQ2XS, wide(16), codes_iq2_xs, group_iq2_xs},
-    {18, Dtype::kIQ3XXS, wide(32), codes_iq3_xxs, group_iq3_xxs},
-    {19, Dtype::kIQ1S, wide(32), codes_iq1_s, group_iq1_s},
-    {20, Dtype::kIQ4NL, plain(k8, kByteZero), codes_iq4_nl, scale_first<kByteZero>},
-    {21, Dtype::kIQ3S, wide(32), codes_iq3_s, group_iq3_s},
-    {22, Dtype::kIQ2S, wide(16), codes_iq2_s, group_iq2_s},
-    {23, Dtype::kIQ4XS, nested(k8, kByteZero, 32), codes_iq4_xs, group_iq4_xs},
-    {29, Dtype::kIQ1M, wide(16), codes_iq1_m, group_iq1_m},
-    {34, Dtype::kTQ1_0, plain(k4, 1, kSuper), codes_tq1_0, group_tq1_0},
-    {35, Dtype::kTQ2_0, plain(k4, 1, kSuper), codes_tq2_0, group_tq2_0},
+    {2, Dtype::kQ4_0, plain(k4, 8), codes_q4_0, each<scale_first<8>>},
+    {3, Dtype::kQ4_1, with_addend(k4), codes_q4_1, each<scale_and_addend>},
+    {6, Dtype::kQ5_0, plain(k8, 16), codes_q5_0, each<scale_first<16>>},
+    {7, Dtype::kQ5_1, with_addend(k8), codes_q5_1, each<scale_and_addend>},
+    {8, Dtype::kQ8_0, plain(k8, kByteZero), codes_q8_0, each<scale_first<kByteZero>>},
+    {10, Dtype::kQ2K, nested_minimum(k4, 16), codes_q2_k, each<group_q2_k>},
+    {11, Dtype::kQ3K, nested(k4, 4, 16), codes_q3_k, each<group_q3_k>},
+    {12, Dtype::kQ4K, nested_minimum(k4, 32), codes_q4_k, each<group_q4_k>},
+    {13, Dtype::kQ5K, nested_minimum(k8, 32), codes_q5_k, each<group_q4_k>},
+    {14, Dtype::kQ6K, nested(k8, 32, 16), codes_q6_k, each<group_q6_k>},
+    {16, Dtype::kIQ2XXS, wide(32), codes_iq2_xxs, each<group_iq2_xxs>},
+    {17, Dtype::kIQ2XS, wide(16), codes_iq2_xs, each<group_iq2_xs>},
+    {18, Dtype::kIQ3XXS, wide(32), codes_iq3_xxs, each<group_iq3_xxs>},
+    {19, Dtype::kIQ1S, wide(32), codes_iq1_s, each<group_iq1_s>},
+    {20, Dtype::kIQ4NL, plain(k8, kByteZero), codes_iq4_nl, each<scale_first<kByteZero>>},
+    {21, Dtype::kIQ3S, wide(32), codes_iq3_s, each<group_iq3_s>},
+    {22, Dtype::kIQ2S, wide(16), codes_iq2_s, each<group_iq2_s>},
+    {23, Dtype::kIQ4XS, nested(k8, kByteZero, 32), codes_iq4_xs, each<group_iq4_xs>},
+    {29, Dtype::kIQ1M, wide(16), codes_iq1_m, each<group_iq1_m>},
+    {34, Dtype::kTQ1_0, plain(k4, 1, kSuper), codes_tq1_0, each<group_tq1_0>},
+    {35, Dtype::kTQ2_0, plain(k4, 1, kSuper), codes_tq2_0, each<group_tq2_0>},
     {39,
      Dtype::kMXFP4,
      {.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32},
      codes_mxfp4,
-     group_mxfp4},
+     each<group_mxfp4>},
     {40,
      Dtype::kNVFP4,
      {.code = CodeType::kE2m1, .scale = ScaleType::kFloat16, .group = 16},
      codes_nvfp4,
-     group_nvfp4},
+     each<group_nvfp4>},
 });
 
 const GgufType& block_type(Dtype dtype) {
@@ -416,8 +422,19 @@ class BlockCodes final : public CodedMatrix {
   }
 
   GroupNumbers group(int64_t row, int64_t group) const override {
-    const int64_t groups_of_block = int64_t{1} << (block_shift_ - group_shift_);
-    return type_.group(block_at(row, group << group_shift_), group & (groups_of_block - 1));
+    GroupNumbers one;
+    read_groups(row, group, {&one, 1});
+    return one;
+  }
+  void read_groups(int64_t row, int64_t first, std::span<GroupNumbers> to) const override {
+    const size_t groups_of_block = size_t{1} << (block_shift_ - group_shift_);
+    const uint8_t* block = block_at(row, first << group_shift_);
+    for (size_t in_block = static_cast<size_t>(first) & (groups_of_block - 1); !to.empty();
+         in_block = 0, block += block_.bytes) {
+      const size_t count = std::min(to.size(), groups_of_block - in_block);
+      type_.groups(block, static_cast<int64_t>(in_block), to.first(count));
+      to = to.subspan(count);
+    }
   }
 
  private:

@@ -19,7 +19,8 @@ struct GgufType {
   QuantScheme scheme;  // of a matrix of such blocks
   // Codes of a whole block, a byte each.
   void (*codes)(const uint8_t* block, uint8_t* to);
-  GroupNumbers (*group)(const uint8_t* block, int64_t group);  // numbered within the block
+  // The numbers of groups [first, first + to.size()), numbered within the block.
+  void (*groups)(const uint8_t* block, int64_t first, std::span<GroupNumbers> to);
 };
 
 std::span<const GgufType> gguf_block_types();

@@ -130,44 +130,80 @@ void pack_integers(const Rows& rows, const PackedMatrix& matrix, std::byte* tile
 
 // The numbers that groups of columns share, of one row. Nested scales are fp16 numbers, and scales keep their
 // type, so nothing is rounded.
-void pack_groups(const SourceRow& row, const CodeLayout& c, size_t lane, std::byte* tile) {
-  const auto put = [&](int64_t offset, int64_t index, const auto value) {
-    std::memcpy(tile + offset +
-                    (index * kTileColumns + static_cast<int64_t>(lane)) * static_cast<int64_t>(sizeof value),
-                &value, sizeof value);
-  };
-  for (int64_t i = 0; i < c.groups; ++i) {
-    const GroupNumbers g = row.coded->group(row.row, c.first_group + i);
-    const int64_t outer = (c.first_group + i) / c.scheme.groups_together - c.first_outer;
-    switch (c.scheme.scale) {
-      case ScaleType::kFloat32:
-        put(c.scales, i, g.scale);
-        break;
-      case ScaleType::kBFloat16:
-        put(c.scales, i, to_bf16(g.scale));
-        break;
-      case ScaleType::kFloat16:
-        put(c.scales, i, half_of(g.scale));
-        break;
-      case ScaleType::kPowerOfTwo:
-        put(c.scales, i, code_of_power(g.scale));
-        break;
-      case ScaleType::kNested:
-        put(c.scales, i, static_cast<int8_t>(g.scale_code));
-        put(c.outer_scales, outer, half_of(g.scale));
-        break;
-    }
-    if (c.scheme.zero_type == ZeroType::kStored) put(c.zeros, i, static_cast<uint8_t>(g.zero));
-    if (c.scheme.zero_type == ZeroType::kMinimum) {
-      if (c.scheme.scale == ScaleType::kNested) {
-        put(c.minima, i, static_cast<int8_t>(g.minimum_code));
-        put(c.outer_minima, outer, half_of(g.minimum));
-      } else {
-        put(c.minima, i, half_of(g.minimum));
-      }
+class GroupPacker {
+ public:
+  GroupPacker(const CodeLayout& layout, size_t lane, std::byte* tile)
+      : c_(layout),
+        lane_(static_cast<int64_t>(lane)),
+        tile_(tile),
+        till_next_(layout.scheme.groups_together) {
+    if (c_.scheme.scale == ScaleType::kNested) till_next_ -= c_.first_group % c_.scheme.groups_together;
+  }
+
+  void pack(const SourceRow& row) {
+    constexpr int64_t kAtOnce = 64;
+    std::array<GroupNumbers, kAtOnce> numbers;
+    for (int64_t first = 0; first < c_.groups; first += kAtOnce) {
+      const auto count = static_cast<size_t>(std::min(kAtOnce, c_.groups - first));
+      row.coded->read_groups(row.row, c_.first_group + first, std::span(numbers).first(count));
+      for (size_t i = 0; i < count; ++i)
+        if (c_.scheme.scale == ScaleType::kNested)
+          put_nested(first + static_cast<int64_t>(i), numbers[i]);
+        else
+          put_plain(first + static_cast<int64_t>(i), numbers[i]);
     }
   }
-}
+
+ private:
+  template <class T>
+  void put(int64_t offset, int64_t index, const T value) {
+    std::memcpy(tile_ + offset + (index * kTileColumns + lane_) * static_cast<int64_t>(sizeof value), &value,
+                sizeof value);
+  }
+
+  void put_plain(int64_t i, const GroupNumbers& g) {
+    switch (c_.scheme.scale) {
+      case ScaleType::kFloat32:
+        put(c_.scales, i, g.scale);
+        break;
+      case ScaleType::kBFloat16:
+        put(c_.scales, i, to_bf16(g.scale));
+        break;
+      case ScaleType::kFloat16:
+        put(c_.scales, i, half_of(g.scale));
+        break;
+      case ScaleType::kPowerOfTwo:
+        put(c_.scales, i, code_of_power(g.scale));
+        break;
+      case ScaleType::kNested:
+        break;
+    }
+    if (c_.scheme.zero_type == ZeroType::kStored) put(c_.zeros, i, static_cast<uint8_t>(g.zero));
+    if (c_.scheme.zero_type == ZeroType::kMinimum) put(c_.minima, i, half_of(g.minimum));
+  }
+
+  // Groups come in their order. Those that share an outer scale have the same, so the first one's is written.
+  void put_nested(int64_t i, const GroupNumbers& g) {
+    const bool has_minimum = c_.scheme.zero_type == ZeroType::kMinimum;
+    put(c_.scales, i, static_cast<int8_t>(g.scale_code));
+    if (c_.scheme.zero_type == ZeroType::kStored) put(c_.zeros, i, static_cast<uint8_t>(g.zero));
+    if (has_minimum) put(c_.minima, i, static_cast<int8_t>(g.minimum_code));
+    if (is_first_) {
+      put(c_.outer_scales, outer_, half_of(g.scale));
+      if (has_minimum) put(c_.outer_minima, outer_, half_of(g.minimum));
+    }
+    is_first_ = --till_next_ == 0;
+    if (!is_first_) return;
+    ++outer_;
+    till_next_ = c_.scheme.groups_together;
+  }
+
+  const CodeLayout& c_;
+  const int64_t lane_;
+  std::byte* const tile_;
+  int64_t outer_ = 0, till_next_;  // groups left that share this outer scale
+  bool is_first_ = true;
+};
 
 // A NaN among the codes of a group makes its scale NaN, as kernels know no NaN of codes.
 void spoil_groups(const CodeLayout& c, size_t leaf, std::span<const uint8_t> codes, size_t lane,
@@ -278,7 +314,7 @@ void put_codes(const CodeLayout& c, std::span<const uint8_t> codes, size_t strid
 void pack_codes(const Rows& rows, const PackedMatrix& matrix, std::byte* tile) {
   const CodeLayout& c = *matrix.codes();
   for (size_t lane = 0; lane < rows.size(); ++lane)  // a row of zeros has scales of zero
-    if (!rows[lane].is_zero()) pack_groups(rows[lane], c, lane, tile);
+    if (!rows[lane].is_zero()) GroupPacker(c, lane, tile).pack(rows[lane]);
   // So many columns of 16 rows stay in the first cache. With an order a leaf is read as a whole.
   constexpr int64_t kChunk = 512;
   std::vector<uint8_t> own, codes;
