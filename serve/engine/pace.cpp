@@ -45,7 +45,11 @@ Pace pace_between(const Totals& before, const Totals& now, double seconds, const
                                               static_cast<double>(now.target_passes - before.target_passes))};
   // Where hardly anything but probes is drafted, both are almost equal, and their ratio is noise.
   constexpr int64_t kHardly = 20;  // rounds for each draft token
-  if ((r.drafted - then.drafted) * kHardly <= rounds || overview.plain_round_seconds <= 0) return out;
+  if (rounds == 0) return out;
+  out.drafting = overview.plain_round_seconds <= 0                ? DraftingPace::kNotMeasured
+                 : (r.drafted - then.drafted) * kHardly <= rounds ? DraftingPace::kNotDrafting
+                                                                  : DraftingPace::kDrafting;
+  if (out.drafting != DraftingPace::kDrafting) return out;
   const double plain = overview.plain_round_seconds;
   out.predicted_speedup =
       share_of(tokens_of_mean(out.acceptance, overview.mean_gamma) * plain, overview.round_seconds);

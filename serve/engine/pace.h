@@ -9,6 +9,14 @@
 
 namespace outrider {
 
+// What the speedups of a Pace are of.
+enum class DraftingPace : uint8_t {
+  kIdle,         // no round in the last seconds
+  kNotMeasured,  // the time of a round without drafts is not known yet
+  kNotDrafting,  // hardly anything is drafted: it does not pay now, or nothing drafts
+  kDrafting
+};
+
 // Over the last seconds with rounds; zeros without rounds.
 struct Pace {
   double tokens_per_second = 0;
@@ -18,8 +26,9 @@ struct Pace {
   double tokens_per_target_pass = 0;  // of all sequences that share the pass
   // Speedup over plain decoding of the same batch, whose round time is the cost model's. Predicted: from this
   // acceptance and the modelled time of rounds with drafts. Measured: from the rounds whose pass had no
-  // prefill rows. 0: unknown, or no sequence drafts.
+  // prefill rows. 0: there is none, and `drafting` says why.
   double predicted_speedup = 0, measured_speedup = 0;
+  DraftingPace drafting = DraftingPace::kIdle;
 };
 
 // The pace of `now` - `before`, taken `seconds` apart.

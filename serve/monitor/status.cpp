@@ -62,6 +62,23 @@ json group_json(const GroupOverview& group, const GroupTotals& totals) {
       {"handed_over", totals.handed_over}};
 }
 
+const char* drafting_name(DraftingPace drafting) {
+  switch (drafting) {
+    case DraftingPace::kIdle:
+      return "idle";
+    case DraftingPace::kNotMeasured:
+      return "not measured yet";
+    case DraftingPace::kNotDrafting:
+      return "hardly any drafts";
+    case DraftingPace::kDrafting:
+      return "drafts";
+  }
+  return "";
+}
+
+// Null: there is none.
+json speedup(double value) { return value > 0 ? json(value) : json(); }
+
 json percentiles(const DurationHistogram& times) {
   return {{"count", times.count()},
           {"p50_s", times.percentile_ns(0.5) * 1e-9},
@@ -103,8 +120,9 @@ json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const
             {"acceptance", pace.acceptance},
             {"tokens_per_round", pace.tokens_per_round},
             {"tokens_per_target_pass", pace.tokens_per_target_pass},
-            {"predicted_speedup", pace.predicted_speedup},
-            {"measured_speedup", pace.measured_speedup}}},
+            {"drafting", drafting_name(pace.drafting)},
+            {"predicted_speedup", speedup(pace.predicted_speedup)},
+            {"measured_speedup", speedup(pace.measured_speedup)}}},
           {"gamma", {{"mean", now.mean_gamma}, {"sequences", now.gammas}}},
           {"kv_cache", {{"tokens", now.kv_tokens}, {"room", now.kv_room}}},
           {"prefix_cache",

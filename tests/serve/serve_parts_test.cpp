@@ -18,6 +18,7 @@
 #include "serve/monitor/access_log.h"
 #include "serve/monitor/process_numbers.h"
 #include "serve/monitor/response_counts.h"
+#include "serve/monitor/status.h"
 #include "tests/support/temporary_directory.h"
 
 namespace outrider {
@@ -76,9 +77,32 @@ TEST(Pace, HasOneDefinitionPerName) {
   busy.phases.verify += std::chrono::seconds(1);
   EXPECT_DOUBLE_EQ(pace_between(before, busy, 2, overview).measured_speedup, 3.5 * 0.01 / 0.02);
   EXPECT_EQ(pace_between(now, busy, 2, overview).measured_speedup, 0) << "nothing is known";
+  // A speedup of 0 has a reason.
+  EXPECT_EQ(pace.drafting, DraftingPace::kDrafting);
+  EXPECT_EQ(pace_between(before, now, 2, {}).drafting, DraftingPace::kNotMeasured);
+  EXPECT_EQ(pace_between(before, now, 2, {}).predicted_speedup, 0);
+  Totals plain = now;
+  for (int i = 0; i < 100; ++i) plain.rounds.add_round(0, 0, 1, false);
+  EXPECT_EQ(pace_between(now, plain, 2, overview).drafting, DraftingPace::kNotDrafting);
+  EXPECT_EQ(pace_between(now, now, 2, overview).drafting, DraftingPace::kIdle);
   const Pace idle = pace_between(now, now, 2, overview);
   EXPECT_EQ(idle.measured_speedup, 0);
   EXPECT_EQ(idle.acceptance, 0);
+}
+
+// Nobody takes a missing speedup for one of nothing.
+TEST(StatusJson, AMissingSpeedupIsNullAndHasAReason) {
+  const ResponseCounts responses;
+  const StatusContext context{.model = "demo", .policy = "ewma", .responses = responses};
+  EngineNumbers numbers;
+  numbers.pace.drafting = DraftingPace::kNotMeasured;
+  const auto unknown = status_json(numbers, {}, context)["pace"];
+  EXPECT_TRUE(unknown["predicted_speedup"].is_null()) << unknown;
+  EXPECT_EQ(unknown["drafting"], "not measured yet");
+  numbers.pace = {.predicted_speedup = 1.5, .measured_speedup = 1.25, .drafting = DraftingPace::kDrafting};
+  const auto known = status_json(numbers, {}, context)["pace"];
+  EXPECT_EQ(known["predicted_speedup"], 1.5);
+  EXPECT_EQ(known["drafting"], "drafts");
 }
 
 TEST(SteadyCount, FollowsALastingChangeAndNoOther) {
