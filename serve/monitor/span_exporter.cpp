@@ -34,7 +34,7 @@ using asio::ip::tcp;
 using Endpoints = tcp::resolver::results_type;
 
 constexpr std::chrono::milliseconds kGather{500};  // so that requests share a POST
-constexpr std::chrono::milliseconds kFarewell{2000};
+constexpr std::chrono::milliseconds kFarewell{500};
 constexpr std::chrono::milliseconds kSlice{20};  // between two looks at the time to stop
 constexpr std::chrono::minutes kBetweenWarnings{1};
 

@@ -55,7 +55,7 @@ class SpanExporter {
   // Never waits. Thread-safe.
   void add(TracedRequest request);
   const SpanCounts& counts() const;
-  // Sends what waits for at most two seconds, and what one POST takes to be written out. What the collector
+  // Sends what waits for at most half a second, and what one POST takes to be written out. What the collector
   // has not taken by then is counted and told as lost. Returns when the thread has ended. The destructor
   // calls it.
   void finish();
