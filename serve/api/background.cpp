@@ -150,6 +150,9 @@ void Background::load() {
       load(found.id, *found.entry);
     } else {
       Entry& entry = entries_[found.id];
+      entry.created_us = found.modified_us;  // its own time may be what is damaged
+      entry.model_name = "";
+      entry.repeated = repeated_of(repeated_in_response(json::object()));
       log_event(LogLevel::kWarning, "journal", found.entry.status().message());
       fail(found.id, entry, found.entry.status().message(), false);
     }

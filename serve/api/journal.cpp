@@ -57,6 +57,12 @@ bool sync_directory(const std::string& directory) {
   return synced;
 }
 
+int64_t modified_us(const fs::path& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return 0;
+  return int64_t{info.st_mtim.tv_sec} * 1'000'000 + info.st_mtim.tv_nsec / 1000;
+}
+
 Result<JournalEntry> parsed(const std::string& id, const std::string& text, const std::string& path) {
   const Status damaged = malformed(path + ": is damaged: its checksum is wrong");
   auto whole = parse_json(text, path, {.max_bytes = kMaxEntryBytes});
@@ -153,7 +159,8 @@ std::vector<Journal::Found> Journal::all() const {
   for (fs::directory_iterator at(directory_, error), end; !error && at != end; at.increment(error)) {
     const fs::path& path = at->path();
     if (path.extension() == kUnfinished) partial.push_back(path);
-    if (path.extension() == kEntryEnding) found.push_back({path.stem(), read(path.stem())});
+    if (path.extension() == kEntryEnding)
+      found.push_back({path.stem(), read(path.stem()), modified_us(path)});
   }
   for (const fs::path& path : partial) fs::remove(path, error);
   const auto order = [](const Found& f) { return std::pair(f.entry.ok() ? f.entry->created_us : 0, f.id); };

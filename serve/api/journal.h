@@ -33,6 +33,7 @@ class Journal {
   struct Found {
     std::string id;
     Result<JournalEntry> entry;  // an error: the file is damaged
+    int64_t modified_us = 0;     // when the file was written; microseconds since 1970
   };
 
   // Creates the directory if it is missing. kUnavailable: another process has it. With `on_wait` it waits

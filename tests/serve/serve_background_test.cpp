@@ -146,6 +146,10 @@ TEST_F(ServeBackground, WhatCannotRunAgainFailsWithItsReason) {
     EXPECT_NE(response["error"]["message"].get<std::string>().find(damaged + ".json: is damaged"),
               std::string::npos)
         << response;
+    // What clients read of every response is there.
+    EXPECT_GT(response["created_at"], 1'600'000'000) << response;
+    EXPECT_TRUE(response["model"].is_string()) << response;
+    EXPECT_EQ(response["background"], true) << response;
   }
   EXPECT_EQ(shown(*foreign, "resp_" + pipe)["status"], "failed");
   EXPECT_TRUE(foreign->process().says("1 unfinished requests are of a model with other weights"))
