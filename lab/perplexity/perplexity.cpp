@@ -90,7 +90,8 @@ class ScoringModel {
 };
 
 struct Scores {
-  Likelihood model, base;
+  Likelihood model;
+  PairedLikelihood paired;
   Difference difference;
 };
 
@@ -145,10 +146,11 @@ Status score_chunk(std::span<const TokenId> chunk, ScoringModel& model, ScoringM
     for (int64_t row = 0; row < until - from; ++row) {
       const auto next = static_cast<size_t>(chunk[static_cast<size_t>(from + row + 1)].value());
       const std::span<const float> own = row_of(logits, row, vocab_size);
-      to.model.add(log_sum_exp(own) - own[next]);
+      const double nll = log_sum_exp(own) - own[next];
+      to.model.add(nll);
       if (!of_base) continue;
       const std::span<const float> others = row_of(*of_base, row, vocab_size);
-      to.base.add(log_sum_exp(others) - others[next]);
+      to.paired.add(nll, log_sum_exp(others) - others[next]);
       add_difference(others, own, to.difference);
     }
   }
@@ -185,12 +187,17 @@ Status print(const PerplexityOptions& o, const Scores& scores, int64_t chunks, b
                         {"model", json_of(o.model, scores.model)}};
   if (has_base) {
     const Difference& d = scores.difference;
-    line(o.base, scores.base);
-    const double ratio = scores.model.perplexity() / scores.base.perplexity();
-    std::printf("ratio %.5f, KL divergence %.6f (largest %.4f), same most likely token %.2f %%\n", ratio,
-                d.mean_divergence(), d.divergence_max, 100 * d.same_top_share());
-    report["base"] = json_of(o.base, scores.base);
-    report["ratio"] = ratio;
+    const PairedLikelihood& paired = scores.paired;
+    line(o.base, paired.base());
+    std::printf("difference %+.4f +- %.4f, ratio %.5f +- %.5f\n", paired.difference(),
+                paired.difference_error(), paired.ratio(), paired.ratio_error());
+    std::printf("KL divergence %.6f (largest %.4f), same most likely token %.2f %%\n", d.mean_divergence(),
+                d.divergence_max, 100 * d.same_top_share());
+    report["base"] = json_of(o.base, paired.base());
+    report["difference"] = {{"perplexity", paired.difference()},
+                            {"standard_error", paired.difference_error()}};
+    report["ratio"] = paired.ratio();
+    report["ratio_standard_error"] = paired.ratio_error();
     report["kl_divergence"] = {{"mean", d.mean_divergence()}, {"largest", d.divergence_max}};
     report["same_top_token"] = d.same_top_share();
   }

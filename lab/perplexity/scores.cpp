@@ -20,6 +20,21 @@ double Likelihood::error() const {
   return perplexity() * std::sqrt(variance / (count - 1));
 }
 
+void PairedLikelihood::add(double model_nll, double base_nll) {
+  model_.add(model_nll);
+  base_.add(base_nll);
+  products_ += model_nll * base_nll;
+}
+
+double PairedLikelihood::error_of(double a, double b) const {
+  if (model_.count() < 2) return 0;
+  const auto count = static_cast<double>(model_.count());
+  const double mean = a * model_.mean() - b * base_.mean();
+  const double square =
+      a * a * model_.mean_square() + b * b * base_.mean_square() - 2 * a * b * products_ / count;
+  return std::sqrt(std::max(0.0, square - mean * mean) / (count - 1));
+}
+
 double log_sum_exp(std::span<const float> logits) {
   const double max = *std::max_element(logits.begin(), logits.end());
   double sum = 0;

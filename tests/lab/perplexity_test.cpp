@@ -23,6 +23,20 @@ TEST(Scores, PerplexityIsTheExponentOfTheMean) {
   EXPECT_NEAR(likelihood.error(), std::exp(2.0) * std::sqrt(2.0 / 3 / 2), 1e-12);
 }
 
+// By the delta method: the perplexity's error is that of the mean, times the perplexity.
+TEST(Scores, ADifferenceIsKnownBetterThanItsParts) {
+  PairedLikelihood paired;
+  for (const double nll : {1.0, 2.0, 3.0}) paired.add(nll + 0.5, nll);
+  EXPECT_NEAR(paired.ratio(), std::exp(0.5), 1e-12);
+  EXPECT_NEAR(paired.ratio_error(), 0, 1e-6) << "the difference is the same everywhere";
+  EXPECT_NEAR(paired.difference(), std::exp(2.5) - std::exp(2.0), 1e-12);
+  EXPECT_NEAR(paired.difference_error(), (std::exp(2.5) - std::exp(2.0)) * std::sqrt(2.0 / 3 / 2), 1e-6);
+  PairedLikelihood apart;
+  apart.add(1, 2);
+  apart.add(3, 2);
+  EXPECT_NEAR(apart.ratio_error(), std::sqrt(1.0 / 1), 1e-12);
+}
+
 TEST(Scores, DivergenceOfTwoDistributions) {
   // (1/2, 1/4, 1/4) against (1/4, 1/2, 1/4), logits with an offset: ln(2) / 2 - ln(2) / 4.
   const std::vector<float> base{std::log(2.0f), 0, 0}, model{1000, 1000 + std::log(2.0f), 1000};
