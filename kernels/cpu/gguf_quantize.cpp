@@ -55,7 +55,8 @@ HWY_INLINE float code_of(float scaled, float low, float high) {
 // 0 for a scale that is so small that every code is 0.
 HWY_INLINE float inverse_of(float scale) { return std::abs(scale) < 0x1p-100f ? 0 : 1 / scale; }
 
-// kSize numbers that share a scale, and how much the error of each counts: that of large ones more.
+// kSize numbers that share a scale, and how much the error of each counts: that of large ones more, and in
+// proportion to its importance, where that is known.
 template <int kSize>
 struct Group {
   HWY_ALIGN float numbers[kSize];
@@ -63,7 +64,7 @@ struct Group {
   float low = 0, high = 0;
   float squares = 0, sum = 0, weight = 0;  // weighted, of the numbers; and the sum of the weights
 
-  explicit Group(const float* from) {
+  explicit Group(const float* from, const float* importance = nullptr) {
     std::memcpy(numbers, from, sizeof numbers);
     Sum plain;
     for (int i = 0; i < kSize; i += kLanes) {
@@ -74,7 +75,10 @@ struct Group {
     Sum s, x1, x2;
     for (int i = 0; i < kSize; i += kLanes) {
       const int lane = i / kLanes % kVectors;
-      const V x = hn::Load(F(), numbers + i), w = hn::Add(usual, hn::Abs(x));
+      const V x = hn::Load(F(), numbers + i);
+      V w = hn::Add(usual, hn::Abs(x));
+      if (importance)
+        w = product(hn::LoadU(F(), importance + i), hn::Sqrt(hn::Add(product(usual, usual), product(x, x))));
       hn::Store(w, F(), weights + i);
       add(s, lane, w);
       add(x1, lane, product(w, x));
@@ -88,14 +92,14 @@ struct Group {
   }
 };
 
-// number ~ scale * code + addend, codes 0 to 15. The addend is a minimum's negative, so never above 0.
+// number ~ scale * code + addend, codes 0 to kTop. The addend is a minimum's negative, so never above 0.
 struct Affine {
   float scale = 0, addend = 0;
 };
 constexpr int kGroup = 32;
-constexpr float kTop = 15;
 using AffineGroup = Group<kGroup>;
 
+template <int kTop>
 HWY_INLINE float error_of(const AffineGroup& g, Affine a) {
   const V inverse = hn::Set(F(), inverse_of(a.scale)), scale = hn::Set(F(), a.scale),
           addend = hn::Set(F(), a.addend);
@@ -115,6 +119,7 @@ struct Fit {
   Affine numbers;
   float error = 0;
 };
+template <int kTop>
 HWY_INLINE Fit refit(const AffineGroup& g, Affine guess) {
   const V inverse = hn::Set(F(), inverse_of(guess.scale)), addend = hn::Set(F(), guess.addend);
   Sum c1, c2, cx;
@@ -138,18 +143,20 @@ HWY_INLINE Fit refit(const AffineGroup& g, Affine guess) {
   return {fit, g.squares - fit.scale * products - fit.addend * g.sum};
 }
 
-HWY_INLINE Affine search(const AffineGroup& g) {
+template <int kTop>
+HWY_INLINE Affine search_affine(const AffineGroup& g) {
   const float low = std::min(g.low, 0.0f), range = g.high - low;
   if (!(range > 0)) return {0, low};
   // Ranges somewhat wider and narrower than that of the numbers: the ends may be cut off.
   constexpr int kTries = 21;
-  Fit best{{range / kTop, low}, g.squares};
+  constexpr auto kSteps = static_cast<float>(kTop);
+  Fit best{{range / kSteps, low}, g.squares};
   for (int i = 0; i < kTries; ++i) {
-    const float steps = kTop - 1 + 0.1f * static_cast<float>(i);
-    const Fit fit = refit(g, {range / steps, low});
+    const float steps = kSteps - 1 + 0.1f * static_cast<float>(i);
+    const Fit fit = refit<kTop>(g, {range / steps, low});
     if (fit.error < best.error) best = fit;
   }
-  const Fit again = refit(g, best.numbers);
+  const Fit again = refit<kTop>(g, best.numbers);
   return again.error < best.error ? again.numbers : best.numbers;
 }
 
@@ -161,6 +168,7 @@ HWY_INLINE uint16_t half_beyond(float value) {
 }
 HWY_INLINE void put_half(uint8_t* to, uint16_t bits) { std::memcpy(to, &bits, sizeof bits); }
 
+template <int kTop>
 HWY_INLINE void write_codes(const float* numbers, Affine a, uint8_t (&codes)[kGroup]) {
   const float inverse = inverse_of(a.scale);
   for (int i = 0; i < kGroup; ++i)
@@ -182,42 +190,80 @@ HWY_INLINE void put_six_bits(const Steps (&of)[8], uint8_t* to) {
   }
 }
 
-void quantize_q4_k(const float* numbers, uint8_t* to) {
-  constexpr int kGroups = kSuperBlock / kGroup, kMostSteps = 63;
-  Affine found[kGroups];
+// Scales and minima of the groups of a super block.
+struct SuperBlock {
+  static constexpr int kGroups = kSuperBlock / kGroup;
+  uint16_t scale_step = 0, minimum_step = 0;  // fp16
+  Steps steps[kGroups];
+  Affine of(Steps s) const {
+    return {half_to_float(scale_step) * static_cast<float>(s.scale),
+            -half_to_float(minimum_step) * static_cast<float>(s.minimum)};
+  }
+};
+
+template <int kTop>
+SuperBlock search_super_block(const float* numbers, const float* importance) {
+  constexpr int kMostSteps = 63;
+  Affine found[SuperBlock::kGroups];
   float largest_scale = 0, largest_minimum = 0;
-  for (int g = 0; g < kGroups; ++g) {
-    found[g] = search(AffineGroup(numbers + g * kGroup));
+  const auto group_at = [&](int g) {
+    return AffineGroup(numbers + g * kGroup, importance ? importance + g * kGroup : nullptr);
+  };
+  for (int g = 0; g < SuperBlock::kGroups; ++g) {
+    found[g] = search_affine<kTop>(group_at(g));
     largest_scale = std::max(largest_scale, found[g].scale);
     largest_minimum = std::max(largest_minimum, -found[g].addend);
   }
-  const uint16_t d = half_beyond(largest_scale / kMostSteps), m = half_beyond(largest_minimum / kMostSteps);
-  const float scale_step = half_to_float(d), minimum_step = half_to_float(m);
-  const auto numbers_of = [&](Steps s) {
-    return Affine{scale_step * static_cast<float>(s.scale), -minimum_step * static_cast<float>(s.minimum)};
-  };
-  Steps steps[kGroups];
-  for (int g = 0; g < kGroups; ++g) {
-    const AffineGroup group(numbers + g * kGroup);
+  SuperBlock out{.scale_step = half_beyond(largest_scale / kMostSteps),
+                 .minimum_step = half_beyond(largest_minimum / kMostSteps)};
+  const float scale_step = half_to_float(out.scale_step), minimum_step = half_to_float(out.minimum_step);
+  for (int g = 0; g < SuperBlock::kGroups; ++g) {
+    const AffineGroup group = group_at(g);
     const Steps near{static_cast<int>(code_of(found[g].scale * inverse_of(scale_step), 0, kMostSteps)),
                      static_cast<int>(code_of(-found[g].addend * inverse_of(minimum_step), 0, kMostSteps))};
     // Both were rounded; a neighbour of the pair may fit better.
     float least = -1;
     for (int s = std::max(near.scale - 1, 0); s <= std::min(near.scale + 1, kMostSteps); ++s)
       for (int n = std::max(near.minimum - 1, 0); n <= std::min(near.minimum + 1, kMostSteps); ++n) {
-        const float error = error_of(group, numbers_of({s, n}));
-        if (least < 0 || error < least) least = error, steps[g] = {s, n};
+        const float error = error_of<kTop>(group, out.of({s, n}));
+        if (least < 0 || error < least) least = error, out.steps[g] = {s, n};
       }
   }
-  put_half(to, d);
-  put_half(to + 2, m);
-  put_six_bits(steps, to + 4);
-  for (int g = 0; g < kGroups; g += 2) {
+  return out;
+}
+
+// d, m, and the groups' steps: 16 bytes.
+HWY_INLINE void put_super_block(const SuperBlock& block, uint8_t* to) {
+  put_half(to, block.scale_step);
+  put_half(to + 2, block.minimum_step);
+  put_six_bits(block.steps, to + 4);
+}
+
+void quantize_q4_k(const float* numbers, const float* importance, uint8_t* to) {
+  const SuperBlock block = search_super_block<15>(numbers, importance);
+  put_super_block(block, to);
+  for (int g = 0; g < SuperBlock::kGroups; g += 2) {
     uint8_t low[kGroup], high[kGroup];
-    write_codes(numbers + g * kGroup, numbers_of(steps[g]), low);
-    write_codes(numbers + (g + 1) * kGroup, numbers_of(steps[g + 1]), high);
+    write_codes<15>(numbers + g * kGroup, block.of(block.steps[g]), low);
+    write_codes<15>(numbers + (g + 1) * kGroup, block.of(block.steps[g + 1]), high);
     for (int i = 0; i < kGroup; ++i)
       to[16 + g / 2 * kGroup + i] = static_cast<uint8_t>(low[i] | high[i] << 4);
+  }
+}
+
+void quantize_q5_k(const float* numbers, const float* importance, uint8_t* to) {
+  const SuperBlock block = search_super_block<31>(numbers, importance);
+  put_super_block(block, to);
+  uint8_t *const fifth = to + 16, *const halves = to + 48;
+  std::fill_n(fifth, kGroup, uint8_t{0});
+  for (int g = 0; g < SuperBlock::kGroups; ++g) {
+    uint8_t codes[kGroup];
+    write_codes<31>(numbers + g * kGroup, block.of(block.steps[g]), codes);
+    for (int i = 0; i < kGroup; ++i) {
+      uint8_t& byte = halves[g / 2 * kGroup + i];
+      byte = static_cast<uint8_t>(g % 2 == 0 ? codes[i] & 15 : byte | (codes[i] & 15) << 4);
+      fifth[i] = static_cast<uint8_t>(fifth[i] | codes[i] >> 4 << g);
+    }
   }
 }
 
@@ -250,8 +296,8 @@ HWY_INLINE float search(const Group<kSize>& g) {
   return best;
 }
 
-void quantize_q5_0(const float* numbers, uint8_t* to) {
-  const uint16_t d = to_half(search<16>(Group<kGroup>(numbers)));
+void quantize_q5_0(const float* numbers, const float* importance, uint8_t* to) {
+  const uint16_t d = to_half(search<16>(Group<kGroup>(numbers, importance)));
   const float inverse = inverse_of(half_to_float(d));
   uint32_t fifth_bits = 0;
   put_half(to, d);
@@ -267,11 +313,12 @@ void quantize_q5_0(const float* numbers, uint8_t* to) {
 
 constexpr int kSmallGroup = 16;
 
-void quantize_q6_k(const float* numbers, uint8_t* to) {
+void quantize_q6_k(const float* numbers, const float* importance, uint8_t* to) {
   constexpr int kGroups = kSuperBlock / kSmallGroup;
   float found[kGroups], largest = 0;
   for (int g = 0; g < kGroups; ++g) {
-    found[g] = search<32>(Group<kSmallGroup>(numbers + g * kSmallGroup));
+    found[g] = search<32>(
+        Group<kSmallGroup>(numbers + g * kSmallGroup, importance ? importance + g * kSmallGroup : nullptr));
     if (std::abs(found[g]) > std::abs(largest)) largest = found[g];
   }
   const uint16_t d = half_beyond(largest / -128);
@@ -294,7 +341,7 @@ void quantize_q6_k(const float* numbers, uint8_t* to) {
     }
 }
 
-void quantize_q8_0(const float* numbers, uint8_t* to) {
+void quantize_q8_0(const float* numbers, const float*, uint8_t* to) {
   float largest = 0;
   for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::abs(numbers[i]));
   const uint16_t d = half_beyond(largest / 127);
@@ -304,9 +351,10 @@ void quantize_q8_0(const float* numbers, uint8_t* to) {
     to[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(code_of(numbers[i] * inverse, -127, 127)));
 }
 
-using Quantizer = void (*)(const float*, uint8_t*);
+using Quantizer = void (*)(const float*, const float*, uint8_t*);
 Quantizer quantizer_of(Dtype type) {
   return type == Dtype::kQ4K    ? quantize_q4_k
+         : type == Dtype::kQ5K  ? quantize_q5_k
          : type == Dtype::kQ6K  ? quantize_q6_k
          : type == Dtype::kQ5_0 ? quantize_q5_0
                                 : quantize_q8_0;
@@ -321,14 +369,18 @@ namespace outrider {
 
 HWY_EXPORT(quantizer_of);
 
-void quantize_blocks(Dtype type, std::span<const float> numbers, std::byte* to) {
+void quantize_blocks(Dtype type, std::span<const float> numbers, std::byte* to,
+                     std::span<const float> importance) {
   CHECK(can_quantize_to(type), "{} is not written", dtype_name(type));
   const DtypeBlock block = dtype_block(type);
   const auto size = static_cast<size_t>(block.elements);
   CHECK(numbers.size() % size == 0, "{} numbers of {}", numbers.size(), dtype_name(type));
+  CHECK(importance.empty() || importance.size() == numbers.size(), "{} numbers have the importance of {}",
+        numbers.size(), importance.size());
   const auto quantize = HWY_DYNAMIC_DISPATCH(quantizer_of)(type);
   for (size_t i = 0; i < numbers.size(); i += size, to += block.bytes)
-    quantize(numbers.data() + i, reinterpret_cast<uint8_t*>(to));
+    quantize(numbers.data() + i, importance.empty() ? nullptr : importance.data() + i,
+             reinterpret_cast<uint8_t*>(to));
 }
 
 }  // namespace outrider

@@ -16,7 +16,7 @@
 namespace outrider {
 namespace {
 
-constexpr Dtype kTypes[]{Dtype::kQ4K, Dtype::kQ6K, Dtype::kQ5_0, Dtype::kQ8_0};
+constexpr Dtype kTypes[]{Dtype::kQ4K, Dtype::kQ5K, Dtype::kQ6K, Dtype::kQ5_0, Dtype::kQ8_0};
 constexpr int64_t kColumns = 1024, kRows = 16;
 
 // Rows of different sizes with some outliers, as matrices of models have.
@@ -76,9 +76,34 @@ TEST(GgufQuantize, ScalesThatAreSearchedForFitBetterThanTheRange) {
   const std::vector<float> numbers = random_numbers(1);
   const double by_range = distance_by_range(numbers, 32, 15);
   EXPECT_LT(distance_of(Dtype::kQ4K, numbers), 0.94 * by_range);
+  EXPECT_LT(distance_of(Dtype::kQ5K, numbers), 0.94 * distance_by_range(numbers, 32, 31));
   EXPECT_LT(distance_of(Dtype::kQ5_0, numbers), 0.055);
   EXPECT_LT(distance_of(Dtype::kQ6K, numbers), 0.024);
   EXPECT_LT(distance_of(Dtype::kQ8_0, numbers), 0.008);
+}
+
+// Errors go where they count less. Zeros and equal numbers are importance, too.
+TEST(GgufQuantize, WhatIsImportantIsNearer) {
+  const std::vector<float> numbers = random_numbers(5);
+  std::vector<float> importance(numbers.size());
+  std::mt19937 random(6);
+  for (float& one : importance) one = std::exp(std::normal_distribution<float>(0, 2)(random));
+  const auto weighted_error = [&](Dtype type, std::span<const float> by) {
+    std::vector<std::byte> blocks = blocks_of(type, numbers);
+    quantize_blocks(type, numbers, blocks.data(), by);
+    const std::vector<float> read = read_back(type, blocks, static_cast<int64_t>(numbers.size()));
+    double sum = 0;
+    for (size_t i = 0; i < read.size(); ++i)
+      sum += double{importance[i]} * (read[i] - numbers[i]) * (read[i] - numbers[i]);
+    return sum;
+  };
+  for (const Dtype type : {Dtype::kQ4K, Dtype::kQ5K, Dtype::kQ6K, Dtype::kQ5_0})
+    EXPECT_LT(weighted_error(type, importance), 0.9 * weighted_error(type, {})) << dtype_name(type);
+  EXPECT_EQ(weighted_error(Dtype::kQ8_0, importance), weighted_error(Dtype::kQ8_0, {}));
+  for (const float same : {0.0f, 1.0f, 1e6f}) {
+    const std::vector<float> alike(numbers.size(), same);
+    EXPECT_LT(weighted_error(Dtype::kQ4K, alike), 3 * weighted_error(Dtype::kQ4K, {})) << same;
+  }
 }
 
 TEST(GgufQuantize, BytesAreTheSameOnEveryInstructionSet) {
