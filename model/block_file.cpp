@@ -24,18 +24,11 @@
 namespace outrider {
 namespace {
 
-constexpr BlockFormat kFormats[]{
-    {"q4_k", Dtype::kQ4K, Dtype::kQ5_0, Dtype::kQ6K, Dtype::kQ8_0, 14},
-    {"q6_k", Dtype::kQ6K, Dtype::kQ8_0, Dtype::kQ6K, Dtype::kQ8_0, 18},
-    {"q8_0", Dtype::kQ8_0, Dtype::kQ8_0, Dtype::kQ8_0, Dtype::kQ8_0, 7},
-};
-
-enum class Place : uint8_t { kLayer, kVocabulary };
-
 // A tensor of the original. Matrices of several experts count as one with all their rows.
 struct BlockItem {
   const TensorInfo* tensor = nullptr;
   std::optional<Dtype> type;  // of its blocks; else it stays
+  std::span<const float> importance;  // of each matrix' columns, one matrix behind the other; empty: unknown
   int64_t k() const { return tensor->shape.back(); }
   int64_t rows() const {
     int64_t rows = 1;
@@ -48,15 +41,6 @@ struct BlockItem {
   }
   int64_t bytes() const { return type ? rows() * row_bytes() : static_cast<int64_t>(tensor->data.size()); }
 };
-
-std::optional<Dtype> type_of(const BlockFormat& format, Place place, int64_t k) {
-  const bool is_layer = place == Place::kLayer;
-  const Dtype wide = is_layer ? format.layers : format.vocabulary;
-  const Dtype narrow = is_layer ? format.narrow_layers : format.narrow_vocabulary;
-  for (const Dtype type : {wide, narrow})
-    if (k % dtype_block(type).elements == 0) return type;
-  return std::nullopt;
-}
 
 // The matrices that are products' weights, by where their data begin.
 using Places = std::map<const std::byte*, Place>;
@@ -78,18 +62,34 @@ std::optional<Place> place_of(const Places& places, const TensorInfo& tensor) {
   return first->second;
 }
 
-Result<BlockItem> plan_item(const TensorInfo& tensor, const Places& places, const BlockWriting& how) {
+Result<BlockItem> plan_item(const TensorInfo& tensor, const Places& places, const BlockTypes& types,
+                            const BlockWriting& how) {
   BlockItem item{.tensor = &tensor};
   const std::optional<Place> place = place_of(places, tensor);
   if (!place || tensor.shape.size() < 2) return item;
-  const std::optional<Dtype> type = type_of(how.format, *place, tensor.shape.back());
+  const std::optional<Dtype> type = types.of(tensor.name, *place, tensor.shape.back());
   if (!type || *type == tensor.dtype) return item;
   if (is_gguf_block(tensor.dtype) && !how.takes_codes)
     return invalid_argument(
         fmt::format("{} is {} already, and would lose twice; give the original model, or --allow-requantize",
                     tensor.name, dtype_name(tensor.dtype)));
   item.type = type;
+  if (!how.importance) return item;
+  item.importance = how.importance->of(tensor.name);
+  const auto each = static_cast<size_t>(item.k()), matrices = item.importance.size() / each;
+  if (matrices * each != item.importance.size() ||
+      (matrices > 1 && item.rows() % static_cast<int64_t>(matrices) != 0))
+    return invalid_argument(
+        fmt::format("the importance matrix has {} numbers of {}, whose rows have {}; it is of another model",
+                    item.importance.size(), tensor.name, each));
   return item;
+}
+
+// Importance that no tensor has is of another model.
+Status check_importance(const std::vector<BlockItem>& items, const BlockWriting& how) {
+  const auto has = [](const BlockItem& item) { return !item.importance.empty(); };
+  if (!how.importance || std::any_of(items.begin(), items.end(), has)) return {};
+  return invalid_argument("the importance matrix has no tensor that is quantised; it is of another model");
 }
 
 // A file that would be a copy under the name of another format is not written.
@@ -124,7 +124,13 @@ Status write_rows(const BlockItem& item, ThreadPool& pool, std::FILE* to) {
           is_finite = false;
           return;
         }
-        quantize_blocks(*item.type, numbers, blocks.data() + i * row_bytes);
+        std::span<const float> importance = item.importance;
+        if (!importance.empty()) {
+          const auto matrices = static_cast<int64_t>(importance.size()) / item.k();
+          importance = importance.subspan(static_cast<size_t>(row / (item.rows() / matrices) * item.k()),
+                                          static_cast<size_t>(item.k()));
+        }
+        quantize_blocks(*item.type, numbers, blocks.data() + i * row_bytes, importance);
       }
     });
     if (!is_finite) return malformed(fmt::format("{} holds numbers that are not finite", item.tensor->name));
@@ -238,12 +244,6 @@ std::string gguf_header(const GgufContent& content, const std::vector<BlockItem>
 
 }  // namespace
 
-const BlockFormat* find_block_format(std::string_view name) {
-  for (const BlockFormat& format : kFormats)
-    if (format.name == name) return &format;
-  return nullptr;
-}
-
 Status write_blocks(const TensorFiles& files, const ModelConfig& config, const BlockWriting& how,
                     std::FILE* to) {
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, {})));
@@ -257,9 +257,10 @@ Status write_blocks(const TensorFiles& files, const ModelConfig& config, const B
                         "quantise while loading, with --weight-format int4",
                         part.tensor->name, how.format.name));
   const Places places = places_of(map);
+  const BlockTypes types(how.format, config, files.names());
   std::vector<BlockItem> items;
   for (const std::string_view name : files.names()) {
-    ASSIGN_OR_RETURN(const BlockItem item, plan_item(*files.find(name), places, how));
+    ASSIGN_OR_RETURN(const BlockItem item, plan_item(*files.find(name), places, types, how));
     items.push_back(item);
   }
   RETURN_IF_ERROR(check_changes(items, how.format));
@@ -281,12 +282,16 @@ Status write_gguf_blocks(const std::filesystem::path& path, const TensorFiles& f
   Places places;
   for (const auto& [data, place] : places_of(map))
     places.emplace(file.files.front().bytes().data() + (data - files.file_bytes().data()), place);
+  std::vector<std::string_view> names;
+  for (const TensorInfo& tensor : file.content.tensors) names.push_back(tensor.name);
+  const BlockTypes types(how.format, config, names);
   std::vector<BlockItem> items;
   for (const TensorInfo& tensor : file.content.tensors) {
-    ASSIGN_OR_RETURN(const BlockItem item, plan_item(tensor, places, how));
+    ASSIGN_OR_RETURN(const BlockItem item, plan_item(tensor, places, types, how));
     items.push_back(item);
   }
   RETURN_IF_ERROR(check_changes(items, how.format));
+  RETURN_IF_ERROR(check_importance(items, how));
   constexpr int64_t kAlignment = 32;
   int64_t alignment = kAlignment;
   if (const GgufValue* value = file.content.find("general.alignment"))

@@ -8,32 +8,23 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <string_view>
 
 #include "base/load_progress.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "model/block_types.h"
+#include "model_files/importance_matrix.h"
 #include "model_files/model_config.h"
 #include "model_files/safetensors.h"
 
 namespace outrider {
-
-// Types of the matrices of the layers, and of embedding and head. Rows that are no whole blocks of 256 get
-// the second.
-struct BlockFormat {
-  std::string_view name;
-  Dtype layers, narrow_layers;
-  Dtype vocabulary, narrow_vocabulary;
-  uint32_t gguf_file_type;  // of enum llama_ftype
-};
-// "q4_k", "q6_k" or "q8_0"; null: another name.
-const BlockFormat* find_block_format(std::string_view name);
 
 struct BlockWriting {
   const BlockFormat& format;
   bool takes_codes = false;  // quantises what is quantised already; else an error
   ThreadPool& pool;
   LoadProgress progress;
+  const ImportanceMatrix* importance = nullptr;  // of GGUF files
 };
 
 Status write_blocks(const TensorFiles& files, const ModelConfig& config, const BlockWriting& how,

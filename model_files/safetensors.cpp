@@ -139,7 +139,7 @@ namespace {
 
 // A matrix that was stored in blocks of GGUF becomes one of that type (stored_codes.h).
 Status take_blocks(TensorInfo& tensor, const std::string& file) {
-  for (const Dtype type : {Dtype::kQ4K, Dtype::kQ6K, Dtype::kQ5_0, Dtype::kQ8_0}) {
+  for (const Dtype type : {Dtype::kQ4K, Dtype::kQ5K, Dtype::kQ6K, Dtype::kQ5_0, Dtype::kQ8_0}) {
     const std::string suffix = block_suffix(type);
     if (tensor.dtype != Dtype::kU8 || !tensor.name.ends_with(suffix)) continue;
     const DtypeBlock block = dtype_block(type);

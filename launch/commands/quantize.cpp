@@ -13,9 +13,11 @@
 #include "base/program/progress.h"
 #include "base/program/temporary_file.h"
 #include "comm/cores.h"
+#include "lab/perplexity/perplexity.h"
 #include "model/block_file.h"
 #include "model/quantized_file.h"
 #include "model_files/gguf_file.h"
+#include "model_files/importance_matrix.h"
 #include "model_files/unused_tensors.h"
 #include "requests/output.h"
 #include "start/flags/options.h"
@@ -45,6 +47,7 @@ struct Job {
   const ModelConfig& config;
   const BlockFormat* blocks = nullptr;  // null: `format`
   WeightFormat format = WeightFormat::kAuto;
+  const ImportanceMatrix* importance = nullptr;
 
   Status write_to(const std::string& path) const;
 };
@@ -65,8 +68,11 @@ Status Job::write_to(const std::string& path) const {
     const bool is_of_output = written.code() == StatusCode::kUnavailable;
     RETURN_IF_ERROR(is_of_output ? written.in("--output " + options.output) : written);
   } else {
-    const BlockWriting how{
-        .format = *blocks, .takes_codes = options.allow_requantize, .pool = pool, .progress = report};
+    const BlockWriting how{.format = *blocks,
+                           .takes_codes = options.allow_requantize,
+                           .pool = pool,
+                           .progress = report,
+                           .importance = importance};
     const Status written = is_gguf_path(from) ? write_gguf_blocks(from, files, config, how, weights.stream())
                                               : write_blocks(files, config, how, weights.stream());
     const bool is_of_output = written.code() == StatusCode::kUnavailable;
@@ -126,8 +132,8 @@ Status quantize(const QuantizeOptions& o) {
   if (!blocks) {
     const auto known = parse_weight_format("--weight-format", o.weight_format);
     if (!known.ok() || !is_quantized(*known))
-      return invalid_argument(
-          fmt::format("--weight-format {}: choose int8, int4, fp8, q4_k, q6_k or q8_0", o.weight_format));
+      return invalid_argument(fmt::format(
+          "--weight-format {}: choose int8, int4, fp8, q4_k, q4_k_m, q6_k or q8_0", o.weight_format));
     format = *known;
   }
   const fs::path from(o.model);
@@ -138,15 +144,33 @@ Status quantize(const QuantizeOptions& o) {
         "--output {}: a directory becomes another one; name it without .gguf, or give a GGUF file as --model",
         o.output));
   if (is_gguf_path(from) && !blocks)
-    return unsupported(
-        fmt::format("--model {}: of a GGUF file, --weight-format q4_k, q6_k and q8_0 are written; {} is "
-                    "made of the directory of the original model",
-                    o.model, o.weight_format));
+    return unsupported(fmt::format(
+        "--model {}: of a GGUF file, --weight-format q4_k, q4_k_m, q6_k and q8_0 are written; {} is "
+        "made of the directory of the original model",
+        o.model, o.weight_format));
   if (o.allow_requantize && !is_gguf_path(from))
     return invalid_argument("--allow-requantize: is for GGUF files; of a directory, give the original model");
+  if (!o.imatrix.empty() && (!is_gguf_path(from) || o.weight_format == "q8_0"))
+    return invalid_argument(fmt::format("--imatrix {}: {}", o.imatrix,
+                                        o.weight_format == "q8_0"
+                                            ? "q8_0 has no scales to search for; leave the flag out"
+                                            : "names tensors as a GGUF file does; give one as --model"));
+  if (!o.perplexity.empty() && !fs::is_regular_file(o.perplexity, error))
+    return not_found(fmt::format("--perplexity {}: no such file; give a text", o.perplexity));
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(from));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(from));
-  const Job job{.options = o, .files = files, .config = config, .blocks = blocks, .format = format};
+  std::optional<ImportanceMatrix> importance;
+  if (!o.imatrix.empty()) {
+    auto read = ImportanceMatrix::open(o.imatrix);
+    if (!read.ok()) return read.status().in("--imatrix");
+    importance = std::move(read).value();
+  }
+  const Job job{.options = o,
+                .files = files,
+                .config = config,
+                .blocks = blocks,
+                .format = format,
+                .importance = importance ? &*importance : nullptr};
   return is_gguf_path(from) ? quantize_gguf(job) : quantize_directory(job);
 }
 
@@ -157,21 +181,30 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
       "Examples:\n"
       "  outrider quantize MODEL --weight-format q4_k --output MODEL-q4_k\n"
       "  outrider quantize MODEL-f16.gguf --weight-format q4_k --output MODEL-q4_k.gguf\n"
-      "What it lost:\n"
+      "  outrider quantize MODEL-f16.gguf --weight-format q4_k_m --imatrix IMATRIX --output "
+      "MODEL-q4_k_m.gguf\n"
+      "What it lost (--perplexity TEXT does the same at once):\n"
       "  outrider perplexity MODEL-q4_k --file TEXT --base MODEL\n"
       "q4_k, q6_k and q8_0 are the types of llama.cpp, of 4.5, 6.6 and 8.5 bits a weight.\n"
+      "q4_k_m gives the matrices that matter most 6.6 bits, as llama.cpp's Q4_K_M does.\n"
       "int8, int4 and fp8 give the text of MODEL with the same --weight-format.\n"
       "int4 is faster than q4_k, and loses more.");
   finds_model(
       app.add_option("-m,--model,MODEL", o.model,
                      "Directory of the model, the hub's name of one in its cache, org/name, or a GGUF file"))
       ->required();
-  app.add_option(
-         "--weight-format", o.weight_format,
-         "q4_k (embedding and head q6_k), q6_k or q8_0; int8; int4 (embedding and head int8); or fp8, for "
-         "CUDA devices")
+  app.add_option("--weight-format", o.weight_format,
+                 "q4_k (embedding and head q6_k), q4_k_m, q6_k or q8_0; int8; int4 (embedding and head "
+                 "int8); or fp8, for "
+                 "CUDA devices")
       ->capture_default_str();
   app.add_option("-o,--output", o.output, "Directory to create; of a GGUF file, the new file")->required();
+  app.add_option(
+      "--imatrix", o.imatrix,
+      "Importance matrix of a GGUF file, as llama-imatrix writes it (GGUF or .dat): errors of columns with "
+      "large inputs count more");
+  app.add_option("--perplexity", o.perplexity,
+                 "Then prints the perplexity of this text before and after, and the difference");
   app.add_flag("--allow-requantize", o.allow_requantize,
                "Quantise what a GGUF file holds in codes already, and loses once more");
   app.add_option("--threads", o.threads, "0: one per core")
@@ -180,6 +213,14 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
 }
 
-int run_quantize(const QuantizeOptions& options) { return told_exit_code(quantize(options)); }
+int run_quantize(const QuantizeOptions& options) {
+  const int code = told_exit_code(quantize(options));
+  if (code != 0 || options.perplexity.empty()) return code;
+  PerplexityOptions scored{.file = options.perplexity, .quiet = options.quiet};
+  scored.model.model = options.output;
+  scored.model.threads = options.threads;
+  scored.base.model = options.model;
+  return run_perplexity(scored);
+}
 
 }  // namespace outrider

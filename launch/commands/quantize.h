@@ -15,6 +15,8 @@ struct QuantizeOptions {
   std::string model;
   std::string weight_format = "int8";
   std::string output;
+  std::string imatrix;            // a file of llama-imatrix; empty: none
+  std::string perplexity;         // a text that model and result are scored on; empty: none
   bool allow_requantize = false;  // codes of a GGUF file, once more
   int threads = 0;  // 0: one per core
   bool quiet = false;

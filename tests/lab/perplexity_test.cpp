@@ -112,6 +112,24 @@ TEST_F(Perplexity, OfABaseTellsWhatTheFormatChanged) {
   EXPECT_EQ(coarse["base"]["perplexity"], same["model"]["perplexity"]);
 }
 
+TEST_F(Perplexity, QuantizeTellsWhatItLost) {
+  std::string text;
+  for (int i = 0; i < 60; ++i)
+    text += "The little dog was happy. She saw a big red ball in the park and ran to it. ";
+  const Outcome run =
+      outrider_program({"quantize", source_dir() / "launch/demo_pair/target", "--weight-format", "q8_0",
+                        "--output", dir_ / "q8_0", "--perplexity", dir_.write("text.txt", text)});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.out.find("/q8_0\n"), std::string::npos) << run.describe();
+  EXPECT_NE(run.out.find("difference "), std::string::npos) << run.describe();
+  EXPECT_NE(run.out.find(" tokens scored"), std::string::npos) << run.describe();
+  const Outcome refused =
+      outrider_program({"quantize", source_dir() / "launch/demo_pair/target", "--weight-format", "q8_0",
+                        "--output", dir_ / "none", "--perplexity", dir_ / "no.txt"});
+  EXPECT_NE(refused.err.find("no.txt"), std::string::npos) << refused.describe();
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "none"));
+}
+
 TEST_F(Perplexity, RefusesWhatItCannotScore) {
   const std::string text =
       dir_.write("text.txt", "A short text of a few more words, which are read.").string();
