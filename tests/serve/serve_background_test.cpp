@@ -146,7 +146,7 @@ TEST_F(ServeBackground, WhatCannotRunAgainFailsWithItsReason) {
     EXPECT_NE(response["error"]["message"].get<std::string>().find(damaged + ".json: is damaged"),
               std::string::npos)
         << response;
-    // What clients read of every response is there.
+    // The fields of every response are there.
     EXPECT_GT(response["created_at"], 1'600'000'000) << response;
     EXPECT_TRUE(response["model"].is_string()) << response;
     EXPECT_EQ(response["background"], true) << response;

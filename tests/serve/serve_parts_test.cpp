@@ -90,7 +90,7 @@ TEST(Pace, HasOneDefinitionPerName) {
   EXPECT_EQ(idle.acceptance, 0);
 }
 
-// Nobody takes a missing speedup for one of nothing.
+// 0 would be read as a speed of nothing.
 TEST(StatusJson, AMissingSpeedupIsNullAndHasAReason) {
   const ResponseCounts responses;
   const StatusContext context{.model = "demo", .policy = "ewma", .responses = responses};
