@@ -34,7 +34,7 @@ using asio::ip::tcp;
 using Endpoints = tcp::resolver::results_type;
 
 constexpr std::chrono::milliseconds kGather{500};  // so that requests share a POST
-constexpr std::chrono::milliseconds kFarewell{500};
+constexpr std::chrono::milliseconds kSpanFarewell{500};
 constexpr std::chrono::milliseconds kSlice{20};  // between two looks at the time to stop
 constexpr std::chrono::minutes kBetweenWarnings{1};
 
@@ -333,7 +333,7 @@ void SpanExporter::finish() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(state_->mutex);
-    state_->stop_by = Clock::now() + kFarewell;
+    state_->stop_by = Clock::now() + kSpanFarewell;
   }
   state_->changed.notify_all();
   thread_.join();
