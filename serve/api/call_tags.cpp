@@ -84,6 +84,43 @@ constexpr CallTags kKimi{.begin = "<|tool_calls_section_begin|>",
                          .call_end = "<|tool_call_end|>",
                          .end = "<|tool_calls_section_end|>"};
 
+constexpr CallTags loose(std::string_view begin, std::string_view call, std::string_view end,
+                         Notation notation) {
+  return {.begin = begin,
+          .call = call,
+          .name_end = "",
+          .key = "",
+          .key_end = "",
+          .value = "",
+          .value_end = "",
+          .call_end = "",
+          .end = end,
+          .notation = notation};
+}
+constexpr CallTags kLfm = loose("<|tool_call_start|>", "", "<|tool_call_end|>", Notation::kPython);
+constexpr CallTags kOlmo = loose("<function_calls>", "", "</function_calls>", Notation::kPython);
+constexpr CallTags kGemma = loose("<|tool_call>", "call:", "<tool_call|>", Notation::kGemma);
+
+constexpr JsonCalls kHermes{.begin = "<tool_call>", .end = "</tool_call>"};
+constexpr JsonCalls kLlama{.begin = "", .end = "", .arguments = "parameters"};
+constexpr JsonCalls kMistral{.begin = "[TOOL_CALLS]", .end = "", .is_list = true};
+constexpr JsonCalls kGranite{.begin = "<|tool_call|>", .end = "", .is_list = true};
+constexpr JsonCalls kPhi{.begin = "<|tool_call|>", .end = "<|/tool_call|>", .is_list = true};
+constexpr JsonCalls kNemotron{.begin = "<TOOLCALL>", .end = "</TOOLCALL>", .is_list = true};
+constexpr JsonCalls kToolCalls{.begin = "<tool_calls>", .end = "</tool_calls>", .is_list = true};
+constexpr JsonCalls kToolCallLines{.begin = "<tool_calls>", .end = "</tool_calls>"};
+constexpr JsonCalls kCommand{.begin = "<|START_ACTION|>",
+                             .end = "<|END_ACTION|>",
+                             .is_list = true,
+                             .name = "tool_name",
+                             .arguments = "parameters"};
+constexpr JsonCalls kCommandPlus{.begin = "Action:\n```json\n",
+                                 .end = "```",
+                                 .is_list = true,
+                                 .name = "tool_name",
+                                 .arguments = "parameters"};
+constexpr JsonCalls kFunctools{.begin = "functools", .end = "", .is_list = true};
+
 uint8_t type_named(std::string_view name) {
   if (name == "string") return kText;
   if (name == "number" || name == "integer") return kNumber;
@@ -165,8 +202,45 @@ const CallTags* tags_of(ToolFormat format) {
     case ToolFormat::kDeepSeekV3:
     case ToolFormat::kDeepSeek:
       return &kDeepSeek;
+    case ToolFormat::kLfm:
+      return &kLfm;
+    case ToolFormat::kOlmo:
+      return &kOlmo;
+    case ToolFormat::kGemma:
+      return &kGemma;
     case ToolFormat::kKimi:
       return &kKimi;
+    default:
+      return nullptr;
+  }
+}
+
+const JsonCalls* json_calls_of(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kHermes:
+      return &kHermes;
+    case ToolFormat::kLlama:
+      return &kLlama;
+    case ToolFormat::kMistral:
+    case ToolFormat::kMistralNamed:
+    case ToolFormat::kMistralIds:
+      return &kMistral;
+    case ToolFormat::kGranite:
+      return &kGranite;
+    case ToolFormat::kPhi:
+      return &kPhi;
+    case ToolFormat::kNemotron:
+      return &kNemotron;
+    case ToolFormat::kToolCalls:
+      return &kToolCalls;
+    case ToolFormat::kToolCallLines:
+      return &kToolCallLines;
+    case ToolFormat::kCommand:
+      return &kCommand;
+    case ToolFormat::kCommandPlus:
+      return &kCommandPlus;
+    case ToolFormat::kFunctools:
+      return &kFunctools;
     default:
       return nullptr;
   }

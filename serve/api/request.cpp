@@ -12,6 +12,7 @@
 #include "serve/api/fields.h"
 #include "serve/api/other_bodies.h"
 #include "serve/api/reply_shape.h"
+#include "serve/api/shown_tools.h"
 #include "serve/api/structure.h"
 #include "serve/api/thinking.h"
 
@@ -186,7 +187,7 @@ Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBu
                                                const std::optional<ToolUse>& tools = {},
                                                std::span<const std::string> names = {}) {
   ASSIGN_OR_RETURN(Conversation chat, take_conversation(body, names));
-  if (tools) chat.options.tools = tools->definitions;
+  if (tools) RETURN_IF_ERROR(show_tools(*tools, builder.chat_template(), chat));
   if (has_channels(builder.chat_template())) rename_thoughts(chat.messages);
   auto text = builder.render(chat.messages, chat.options);
   if (!text.ok() && text.status().message().starts_with('"')) return text.status();  // names a field already

@@ -23,26 +23,6 @@ std::string without_blanks(std::string_view text) {
   return std::string(text.substr(from, text.find_last_not_of(kSpaces) + 1 - from));
 }
 
-// A piece of a JSON string. Pieces may end within a character.
-std::string escaped(std::string_view text) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      (out += '\\') += c;
-    else if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else if (byte < 0x20)
-      ((out += "\\u00") += kHex[byte >> 4]) += kHex[byte & 15];
-    else
-      out += c;
-  }
-  return out;
-}
-
 // Takes the type of the value off the end of a key; nothing: the key has none.
 std::optional<uint8_t> told_type(std::string_view& key) {
   for (const auto& [mark, types] : {std::pair{kIsText, uint8_t{kText}},
@@ -73,13 +53,14 @@ bool TaggedCallParser::step(std::vector<ToolEvent>& events) {
     case State::kCalls:
       return read_calls(events);
     case State::kHead:
+      if (tags_.notation != Notation::kJson) return read_loose_head(events);
       return tags_.key.empty() ? read_json_head(events) : read_head(events);
     case State::kKeys:
       return read_keys(events);
     case State::kValue:
       return read_value(events);
     case State::kArguments:
-      return read_arguments(events);
+      return loose_ ? read_loose_arguments(events) : read_arguments(events);
     case State::kTail:
       return read_tail();
   }
@@ -94,7 +75,8 @@ bool TaggedCallParser::read_text(std::vector<ToolEvent>& events) {
   pending_.erase(0, shown);
   if (!is_found) return false;
   take(tags_.begin.size());
-  state_ = tags_.call.empty() ? State::kHead : State::kCalls;
+  const bool has_head = tags_.call.empty() || tags_.notation != Notation::kJson;
+  state_ = has_head ? State::kHead : State::kCalls;
   return true;
 }
 
@@ -170,6 +152,55 @@ bool TaggedCallParser::read_json_head(std::vector<ToolEvent>& events) {
   return true;
 }
 
+// A name up to its bracket, or what stands behind the last call of a section.
+bool TaggedCallParser::read_loose_head(std::vector<ToolEvent>& events) {
+  const bool has_called = taken_.empty();
+  const size_t at = pending_.find_first_not_of(has_called ? " \t\r\n[,;]" : " \t\r\n[");
+  if (at == std::string::npos) return false;
+  std::string_view rest = std::string_view(pending_).substr(at);
+  const auto is_no_call = [&] {
+    if (!has_called) return give_up(events);
+    has_shown_ = false;
+    state_ = State::kText;
+    return true;
+  };
+  if (rest.starts_with(tags_.end)) {
+    if (has_called) pending_.erase(0, at + tags_.end.size());
+    return is_no_call();
+  }
+  const bool may_be_call = rest.starts_with(tags_.call);
+  if (tags_.end.starts_with(rest) || (!may_be_call && tags_.call.starts_with(rest))) return false;
+  if (!may_be_call) return is_no_call();
+  rest.remove_prefix(tags_.call.size());
+  const auto is_of_name = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+  };
+  const auto end = std::find_if_not(rest.begin(), rest.end(), is_of_name);
+  const std::string name(rest.begin(), end);
+  if (end == rest.end() && name.size() <= kMaxHead) return false;
+  if (end == rest.end() || name.empty() || *end != (tags_.notation == Notation::kGemma ? '{' : '('))
+    return is_no_call();
+  pending_.erase(0, at + tags_.call.size() + name.size());
+  begin_call(name, {}, events);
+  loose_.emplace(tags_.notation);
+  state_ = State::kArguments;
+  return true;
+}
+
+// Arguments that are not closed end with their section.
+bool TaggedCallParser::read_loose_arguments(std::vector<ToolEvent>& events) {
+  const size_t at = pending_.find(tags_.end);
+  const bool is_end = at != std::string::npos;
+  const size_t limit = is_end ? at : pending_.size() - begun(pending_, tags_.end);
+  std::string json;
+  const size_t read = loose_->read(std::string_view(pending_).substr(0, limit), is_end, json);
+  say(std::move(json), events);
+  const bool is_over = loose_->is_over();
+  pending_.erase(0, is_over || !is_end ? read : at);
+  if (is_over || is_end) state_ = State::kHead;
+  return is_over || is_end;
+}
+
 bool TaggedCallParser::read_keys(std::vector<ToolEvent>& events) {
   const size_t at = pending_.find_first_not_of(kSpaces);
   if (at == std::string::npos) return false;
@@ -233,7 +264,7 @@ bool TaggedCallParser::read_value(std::vector<ToolEvent>& events) {
     if (tags_.has_lines && scanned_ > 0 && pending_[scanned_ - 1] == '\n') ++held;
     if (types_ != kText) return false;
     const size_t length = pending_.size() - held;
-    if (length > 0) say(escaped(std::string_view(pending_).substr(0, length)), events);
+    if (length > 0) say(json_escaped(std::string_view(pending_).substr(0, length)), events);
     pending_.erase(0, length);
     scanned_ -= std::min(scanned_, length);
     return false;
@@ -241,7 +272,7 @@ bool TaggedCallParser::read_value(std::vector<ToolEvent>& events) {
   std::string_view value = std::string_view(pending_).substr(0, at);
   if (tags_.has_lines && value.ends_with('\n')) value.remove_suffix(1);
   if (types_ == kText)
-    say(escaped(value) + '"', events);
+    say(json_escaped(value) + '"', events);
   else
     say_value(value, events);
   pending_.erase(0, at + tags_.value_end.size());
@@ -258,7 +289,7 @@ void TaggedCallParser::say_value(std::string_view written, std::vector<ToolEvent
   const auto parsed = parse_ordered_json(value, "a value");
   if (parsed.ok() && (json_type_of(*parsed) & types_) && !((types_ & kText) && parsed->is_string()))
     return say(std::move(value), events);
-  say('"' + escaped(written) + '"', events);
+  say('"' + json_escaped(written) + '"', events);
 }
 
 bool TaggedCallParser::read_arguments(std::vector<ToolEvent>& events) {
@@ -358,8 +389,14 @@ void TaggedCallParser::finish(std::vector<ToolEvent>& events) {
   }
   if (state_ == State::kText) show(std::exchange(pending_, {}), events);
   if (state_ == State::kValue)  // cut; it could have become the end of the value
-    say(types_ == kText ? escaped(pending_) : pending_, events);
-  if (state_ == State::kArguments) say(pending_, events);
+    say(types_ == kText ? json_escaped(pending_) : pending_, events);
+  if (state_ == State::kArguments && loose_) {
+    std::string json;
+    loose_->read(pending_, true, json);
+    say(std::move(json), events);
+  } else if (state_ == State::kArguments) {
+    say(pending_, events);
+  }
   pending_.clear();
   if (calls_ == 0 && !blank_.empty())
     events.push_back(

@@ -1,23 +1,28 @@
 // Tool calls written with tags: XML whose values have no types (Qwen3-Coder, Seed-OSS, GLM, MiniMax), and
-// JSON between special tokens (DeepSeek, Kimi). One table of tags describes each format. Pure.
+// JSON between special tokens (DeepSeek, Kimi), or notations like Python's (LFM2, OLMo 3, Gemma 4). One table
+// of tags describes each format. Pure.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "serve/api/loose_arguments.h"
 #include "serve/api/tool_format.h"
 
 namespace outrider {
 
 struct ToolEvent;
 
-// The tags of a format, in their order. Without `key` arguments are JSON.
+// The tags of a format, in their order. Without `key` arguments are of a `notation`, and begin with a bracket
+// unless it is JSON.
 struct CallTags {
   std::string_view begin, call, name_end, key, key_end, value, value_end, call_end, end;
   bool has_lines = false;  // a value stands on lines of its own
   bool is_typed = false;   // behind a key stands whether its value is a text: kIsText or kIsJson
+  Notation notation = Notation::kJson;
 };
 
 inline constexpr std::string_view kIsText = "\" string=\"true", kIsJson = "\" string=\"false";
@@ -47,10 +52,10 @@ class TaggedCallParser {
   enum class State : uint8_t {
     kText,
     kCalls,      // between calls of a section
-    kHead,       // a name
+    kHead,       // a name, or the end of a section in another notation than JSON
     kKeys,       // between the parameters of a call
     kValue,      // of a parameter
-    kArguments,  // JSON
+    kArguments,  // JSON, or another notation
     kTail,       // after JSON
   };
 
@@ -59,6 +64,8 @@ class TaggedCallParser {
   bool read_calls(std::vector<ToolEvent>& events);
   bool read_head(std::vector<ToolEvent>& events);
   bool read_json_head(std::vector<ToolEvent>& events);
+  bool read_loose_head(std::vector<ToolEvent>& events);
+  bool read_loose_arguments(std::vector<ToolEvent>& events);
   bool read_keys(std::vector<ToolEvent>& events);
   bool read_value(std::vector<ToolEvent>& events);
   bool read_arguments(std::vector<ToolEvent>& events);
@@ -84,6 +91,7 @@ class TaggedCallParser {
   uint8_t types_ = 0;       // of the open value
   int depth_ = 0;           // of JSON
   bool in_text_ = false, is_escaped_ = false;
+  std::optional<LooseArguments> loose_;  // of the open or the last call
   size_t tool_ = 0;  // of the open call, in reading_.names; their number: none
   int calls_ = 0;
 };

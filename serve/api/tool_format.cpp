@@ -9,6 +9,7 @@
 #include "base/json_text.h"
 #include "requests/asked_form.h"
 #include "serve/api/channel_parser.h"
+#include "serve/api/loose_grammar.h"
 #include "serve/api/xml_grammar.h"
 
 namespace outrider {
@@ -99,6 +100,7 @@ struct CallRules {
  private:
   std::string of_hermes() const;
   std::string of_tags() const;
+  std::string of_list() const;
 };
 
 // Thoughts and what precedes a call, as messages of their own; then a call, which ends the answer, or text.
@@ -138,6 +140,28 @@ std::string CallRules::of_tags() const {
                            is_token ? "" : "[lazy]", begin);
 }
 
+// A section of calls that are JSON. Text may stand before it, up to its mark.
+std::string CallRules::of_list() const {
+  const bool is_command = format == ToolFormat::kCommand || format == ToolFormat::kCommandPlus;
+  const bool are_lines = format == ToolFormat::kToolCallLines;
+  const char *const open = are_lines    ? "\"\\n\""
+                           : is_command ? "\"[\" BLANKS?"
+                                        : "\"[\"",
+                    *const close = are_lines    ? "\"\\n\""
+                                   : is_command ? "BLANKS? \"]\""
+                                                : "\"]\"",
+                    *const comma = are_lines    ? "\"\\n\""
+                                   : is_command ? "\",\" BLANKS?"
+                                                : "\", \"";
+  std::string out = fmt::format("section: {} body{} {} {}\n", open,
+                                are_several ? fmt::format(" ({} body)*", comma) : "", close, end);
+  if (is_command) out += "BLANKS: /[ \\n]+/\n";
+  if (!may_have_text) return out + fmt::format("calls: {} section\n", begin);
+  const bool is_token = begin.starts_with('<');
+  return out + fmt::format("calls: head section | TEXT\nhead{}: TEXT {}\nTEXT: /(.|\\n)*/\n",
+                           is_token ? "" : "[lazy]", begin);
+}
+
 std::string CallRules::lark() const {
   const char* const or_text = may_have_text ? " | TEXT\nTEXT: /(.|\\n)*/\n" : "\n";
   switch (format) {
@@ -152,8 +176,14 @@ std::string CallRules::lark() const {
     case ToolFormat::kMistralIds:
       return fmt::format("one: {} body\ncalls: one{}{}", begin, are_several ? " one*" : "", or_text);
     default:
-      return of_tags();
+      return json_calls_of(format) ? of_list() : of_tags();
   }
+  return {};
+}
+
+std::string_view call_end(ToolFormat format) {
+  if (const CallTags* const tags = tags_of(format)) return tags->end;
+  if (const JsonCalls* const calls = json_calls_of(format)) return calls->end;
   return {};
 }
 
@@ -174,6 +204,16 @@ std::string call_rule(size_t i, const std::string& name, ToolFormat format, cons
                          lark_of(channel_marks::kMessage, tokenizer), i);
     case ToolFormat::kKimi:
       return fmt::format("call_{}: \"functions.{}:\" /[0-9]+/ {} args_{}\n", i, name, separator, i);
+    case ToolFormat::kCommand:
+      return fmt::format(
+                 R"(call_{}: "{{" "\"tool_call_id\"" ": " /"[0-9]+"/ ", " "\"tool_name\"" ": " "\"{}\"" ", " "\"parameters\"" ": " args_{} "}}")",
+                 i, name, i) +
+             '\n';
+    case ToolFormat::kCommandPlus:
+      return fmt::format(
+                 R"(call_{0}: "{{" BLANKS? "\"tool_name\": " "\"{1}\"" "," BLANKS? "\"parameters\": " args_{0} BLANKS? "}}")",
+                 i, name) +
+             '\n';
     case ToolFormat::kMistralNamed:
       return fmt::format("call_{}: \"{}\" {} args_{}\n", i, name, lark_of("[ARGS]", tokenizer), i);
     case ToolFormat::kMistralIds:
@@ -182,7 +222,7 @@ std::string call_rule(size_t i, const std::string& name, ToolFormat format, cons
     default:
       // In the pieces in which the library reads JSON, because a JSON form may begin with the same pieces.
       return fmt::format(R"(call_{}: "{{" "\"name\"" ": " "\"{}\"" ", " "\"{}\"" ": " args_{} "}}")", i, name,
-                         format == ToolFormat::kLlama ? "parameters" : "arguments", i) +
+                         json_calls_of(format)->arguments, i) +
              '\n';
   }
 }
@@ -192,18 +232,28 @@ struct OtherFormat {
   std::string_view mark, name;
 };
 constexpr OtherFormat kOtherFormats[] = {
-    {"minimax[", "]<]minimax[>[ (MiniMax)"},
+    {"minimax[", "]<]minimax[>[ (MiniMax-M3)"},
     {"<function=", "<function=NAME> (Functionary)"},
-    {"<|START_ACTION|>", "<|START_ACTION|> (Command)"},
-    {"<TOOLCALL>", "<TOOLCALL> (Nemotron)"},
-    {"<|tool_call|>", "<|tool_call|> (Granite 3, Phi-4-mini)"},
-    {"functools[", "functools[...] (Phi, FireFunction)"},
     {"<|action_start|>", "<|action_start|> (InternLM)"},
-    {"<|tool_call_start|>", "<|tool_call_start|> (LFM2)"},
-    {"<tool_calls>", "<tool_calls> (Apriel, Hunyuan)"},
+    {"<tool_calls{}>", "<tool_calls:...> (Hy3)"},
+    {"<|tools_prefix|>", "<|tools_prefix|> (Apertus)"},
     {"<start_function_call>", "<start_function_call> (FunctionGemma)"},
     {"```tool_code", "tool_code (Gemma)"},
 };
+
+// A format whose calls are a list of JSON objects.
+std::optional<ToolFormat> list_format(std::string_view chat_template) {
+  if (has(chat_template, "<|START_ACTION|>")) return ToolFormat::kCommand;
+  if (has(chat_template, "Write \\'Action:\\'") || has(chat_template, "Write 'Action:'"))
+    return ToolFormat::kCommandPlus;
+  if (has(chat_template, "<TOOLCALL>")) return ToolFormat::kNemotron;
+  if (has(chat_template, "functools[")) return ToolFormat::kFunctools;
+  if (has(chat_template, "<|tool_call|>")) return ToolFormat::kGranite;
+  if (has(chat_template, "'<|tool|>' + message['tools']")) return ToolFormat::kPhi;
+  if (has(chat_template, "<tool_calls>\\n{\"name\"")) return ToolFormat::kToolCallLines;
+  if (has(chat_template, "<tool_calls>")) return ToolFormat::kToolCalls;
+  return {};
+}
 
 // A format of tagged_calls.h.
 std::optional<ToolFormat> tagged_format(std::string_view chat_template) {
@@ -214,6 +264,13 @@ std::optional<ToolFormat> tagged_format(std::string_view chat_template) {
   if (has(chat_template, "<function=") && has(chat_template, "<parameter="))
     return has(chat_template, "<seed:tool_call>") ? ToolFormat::kSeed : ToolFormat::kQwenXml;
   if (has(chat_template, tags_of(ToolFormat::kKimi)->begin)) return ToolFormat::kKimi;
+  if (has(chat_template, tags_of(ToolFormat::kGemma)->begin) && has(chat_template, "<|\"|>"))
+    return ToolFormat::kGemma;
+  if (has(chat_template, tags_of(ToolFormat::kOlmo)->begin)) return ToolFormat::kOlmo;
+  // Most templates of LFM2 show tools and no call.
+  if (has(chat_template, tags_of(ToolFormat::kLfm)->begin) || has(chat_template, "<|tool_list_start|>") ||
+      (has(chat_template, "List of tools: [") && has(chat_template, "<|im_start|>")))
+    return ToolFormat::kLfm;
   if (has(chat_template, tags_of(ToolFormat::kDeepSeek)->begin))
     return has(chat_template, "```json") ? ToolFormat::kDeepSeekV3 : ToolFormat::kDeepSeek;
   return {};
@@ -228,17 +285,17 @@ std::string lark_of(std::string_view text, const Tokenizer& tokenizer) {
 }
 
 Result<ToolFormat> tool_format_of(std::string_view chat_template) {
-  constexpr const char* kKnown =
-      "known are the formats of Hermes and Qwen, Llama 3, Mistral, GLM-4.5, MiniMax-M2, DeepSeek V3 to V4, "
-      "Kimi K2 and gpt-oss";
-  if (!has(chat_template, "tools"))
+  constexpr const char* kKnown = "docs/structured-output.md lists those that are";
+  const auto tagged = tagged_format(chat_template);
+  // DeepSeek V3.1 has tools in its system message (shown_tools.h).
+  if (!has(chat_template, "tools") && tagged != ToolFormat::kDeepSeek)
     return unsupported("\"tools\": the model's chat template has none; leave them out");
   if (has(chat_template, "[TOOL_CALLS]"))
     return has(chat_template, "[CALL_ID]") ? ToolFormat::kMistralIds
            : has(chat_template, "[ARGS]")  ? ToolFormat::kMistralNamed
                                            : ToolFormat::kMistral;
   if (has_channels(chat_template)) return ToolFormat::kChannels;
-  if (const auto tagged = tagged_format(chat_template)) return *tagged;
+  if (tagged) return *tagged;
   const bool is_hermes = has(chat_template, "<tool_call>");
   const bool is_llama = has(chat_template, "\"parameters\": ") && has(chat_template, "ipython");
   for (const OtherFormat& other : kOtherFormats)
@@ -246,6 +303,7 @@ Result<ToolFormat> tool_format_of(std::string_view chat_template) {
       return unsupported(
           fmt::format("\"tools\": the model's chat template writes calls as {}, which is not supported; {}",
                       other.name, kKnown));
+  if (const auto list = list_format(chat_template); list && !is_llama) return *list;
   if (is_hermes) return ToolFormat::kHermes;
   if (is_llama) return ToolFormat::kLlama;
   return unsupported(fmt::format(
@@ -253,25 +311,18 @@ Result<ToolFormat> tool_format_of(std::string_view chat_template) {
 }
 
 std::vector<std::string_view> call_marks(ToolFormat format) {
+  if (format == ToolFormat::kGemma) return {tags_of(format)->begin, tags_of(format)->end, kGemmaQuote};
   if (const CallTags* const tags = tags_of(format))
     return {tags->begin, tags->call,      tags->name_end, tags->key, tags->key_end,
             tags->value, tags->value_end, tags->call_end, tags->end};
   if (format == ToolFormat::kChannels) return {channel_marks::kAll.begin(), channel_marks::kAll.end()};
-  return {call_begin(format), "</tool_call>", "[ARGS]", "[CALL_ID]", "<|python_tag|>"};
+  return {call_begin(format), json_calls_of(format)->end, "[ARGS]", "[CALL_ID]", "<|python_tag|>"};
 }
 
 std::string_view call_begin(ToolFormat format) {
   if (const CallTags* const tags = tags_of(format)) return tags->begin;
-  switch (format) {
-    case ToolFormat::kHermes:
-      return "<tool_call>";
-    case ToolFormat::kLlama:
-      return "";
-    case ToolFormat::kChannels:
-      return channel_marks::kChannel;
-    default:
-      return "[TOOL_CALLS]";
-  }
+  if (const JsonCalls* const calls = json_calls_of(format)) return calls->begin;
+  return channel_marks::kChannel;
 }
 
 Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::optional<AskedGrammar>& form,
@@ -282,6 +333,7 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
   if (!is_required && !form && std::none_of(use.tools.begin(), use.tools.end(), is_strict)) return Asked();
   const CallTags* const tags = tags_of(format);
   const bool is_xml = tags && !tags->key.empty();
+  const bool is_loose = tags && tags->notation != Notation::kJson;
   const bool has_form = form && !is_required;  // false: the text consists of calls only
   std::string lark = "%llguidance {}\nstart: calls";
   const bool has_channels = format == ToolFormat::kChannels;  // a channel holds the form
@@ -295,11 +347,15 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
                         .are_several = use.is_parallel && use.named.empty(),
                         .may_have_text = !is_required && !has_form,
                         .begin = lark_of(call_begin(format), tokenizer),
-                        .end = lark_of(tags ? tags->end : "</tool_call>", tokenizer),
+                        .end = lark_of(call_end(format), tokenizer),
                         .call = tags ? lark_of(tags->call, tokenizer) : "",
                         .call_end = tags ? lark_of(tags->call_end, tokenizer) : ""};
   if (has_channels)
     lark += channel_rules(rules.may_have_text, has_form, tokenizer);
+  else if (is_loose)
+    lark += loose_calls(
+        {.format = format, .are_several = rules.are_several, .may_have_text = rules.may_have_text},
+        tokenizer);
   else
     lark +=
         is_xml
@@ -312,9 +368,10 @@ Result<std::optional<AskedGrammar>> tool_grammar(const ToolUse& use, const std::
     const Tool& tool = use.tools[i];
     if (!use.named.empty() && tool.name != use.named) continue;
     const bool is_checked = is_required || tool.strict;
-    if (is_xml) {
-      auto call = xml_call(i, tool.name, is_checked ? arguments_schema(tool.parameters) : ordered_json(),
-                           format, tokenizer);
+    if (is_xml || is_loose) {
+      const ordered_json schema = is_checked ? arguments_schema(tool.parameters) : ordered_json();
+      auto call = is_xml ? xml_call(i, tool.name, schema, format, tokenizer)
+                         : loose_call(i, tool.name, schema, format, tokenizer);
       if (!call.ok()) return call.status().in(fmt::format("\"tools\": the \"parameters\" of {}", tool.name));
       names.push_back(fmt::format("call_{}", i));
       lark += *call;

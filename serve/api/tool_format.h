@@ -34,6 +34,16 @@ enum class ToolFormat : uint8_t {
   kMistral,       // [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]
   kMistralNamed,  // [TOOL_CALLS]NAME[ARGS]{...}, any number
   kMistralIds,    // [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}, any number
+  kGranite,       // <|tool_call|>[{"name": ..., "arguments": {...}}, ...] (Granite 3)
+  kPhi,           // the same, and <|/tool_call|> (Phi-4-mini)
+  kNemotron,      // <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL> (Nemotron Nano 2)
+  kToolCalls,  // <tool_calls>[{"name": ..., "arguments": {...}}, ...]</tool_calls> (Hunyuan, Apriel, Jamba)
+  kToolCallLines,  // <tool_calls>, a line for each {"name": ..., "arguments": {...}}, </tool_calls>
+                   // (MiniMax-M1)
+  kCommand,        // <|START_ACTION|>[{"tool_call_id": ..., "tool_name": ..., "parameters": {...}},
+             // ...]<|END_ACTION|> (Command R7B, A)
+  kCommandPlus,  // Action: and a block of JSON with "tool_name" and "parameters" (Command R, R+)
+  kFunctools,    // functools[{"name": ..., "arguments": {...}}, ...] (FireFunction, Phi-4-mini in vLLM)
   // The following ones: tagged_calls.h.
   kQwenXml,     // <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n... (Qwen3-Coder)
   kSeed,        // <seed:tool_call>\n<function=NAME>\n<parameter=KEY>VALUE</parameter>\n... (Seed-OSS)
@@ -46,6 +56,9 @@ enum class ToolFormat : uint8_t {
   kDeepSeek,    // NAME SEPARATOR {...} between special tokens (V3.1)
   kChannels,    // <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|> (gpt-oss,
                 // channel_parser.h)
+  kLfm,         // <|tool_call_start|>[NAME(KEY="VALUE", ...), ...]<|tool_call_end|> (LFM2)
+  kOlmo,        // <function_calls>\nNAME(KEY="VALUE", ...)\n...</function_calls> (OLMo 3)
+  kGemma,       // <|tool_call>call:NAME{KEY:<|"|>VALUE<|"|>,...}<tool_call|>, any number (Gemma 4)
   kKimi,        // functions.NAME:NUMBER SEPARATOR {...} between special tokens (K2)
 };
 
@@ -59,6 +72,14 @@ struct ToolReading {
 // Derived from the template's own output format. An error: the template has no tools, or an unknown call
 // format, which is named if it can be recognised.
 Result<ToolFormat> tool_format_of(std::string_view chat_template);
+
+// Calls that are JSON objects. Null: the format writes them in another way.
+struct JsonCalls {
+  std::string_view begin, end;                              // without `begin` the whole text is a call
+  bool is_list = false;                                     // of objects, separated by commas
+  std::string_view name = "name", arguments = "arguments";  // keys
+};
+const JsonCalls* json_calls_of(ToolFormat format);
 
 // The text that begins calls; empty: calls have no marker.
 std::string_view call_begin(ToolFormat format);

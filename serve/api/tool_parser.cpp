@@ -10,8 +10,7 @@ namespace outrider {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
-constexpr std::string_view kPythonTag = "<|python_tag|>", kArgs = "[ARGS]", kCallId = "[CALL_ID]",
-                           kHermesEnd = "</tool_call>";
+constexpr std::string_view kPythonTag = "<|python_tag|>", kArgs = "[ARGS]", kCallId = "[CALL_ID]";
 
 void skip_blanks(std::string& text) { text.erase(0, std::min(text.find_first_not_of(kBlanks), text.size())); }
 
@@ -24,6 +23,31 @@ size_t text_end(std::string_view json, size_t at) {
       return i + 1;
   }
   return std::string_view::npos;
+}
+
+// The raw value of each member of a valid JSON object.
+std::vector<std::pair<std::string, std::string_view>> members_of(std::string_view object) {
+  std::vector<std::pair<std::string, std::string_view>> members;
+  size_t at = object.find('{') + 1;
+  while (true) {
+    at = object.find_first_not_of(" \t\r\n,", at);
+    if (at >= object.size() || object[at] != '"') return members;
+    const size_t key_end = text_end(object, at);
+    std::string key = parse_json(object.substr(at, key_end - at), "a key").value().get<std::string>();
+    const size_t begin = object.find_first_not_of(kBlanks, object.find(':', key_end) + 1);
+    size_t end = begin;
+    if (object[begin] == '"') {
+      end = text_end(object, begin);
+    } else if (object[begin] == '{' || object[begin] == '[') {
+      JsonNesting nesting;
+      while (!nesting.ends_at(object[end])) ++end;
+      ++end;
+    } else {
+      end = object.find_first_of(" \t\r\n,}", begin);
+    }
+    members.emplace_back(std::move(key), object.substr(begin, end - begin));
+    at = end;
+  }
 }
 
 }  // namespace
@@ -40,13 +64,72 @@ bool JsonNesting::ends_at(char c) {
   return (c == '}' || c == ']') && --depth == 0;
 }
 
-ToolCallParser::ToolCallParser(ToolReading reading) : reading_(std::move(reading)) {
+bool FencedCall::append(std::string_view text) {
+  text_ += text;
+  if (scanned_ == 0 && !read_name()) return false;
+  if (scanned_ == 0) return true;
+  while (!is_whole_ && scanned_ < text_.size()) is_whole_ = nesting_.ends_at(text_[scanned_++]);
+  return !is_whole_ || is_end(std::string_view(text_).substr(scanned_));
+}
+
+// Whether the text is the beginning of such an answer, as far as the name.
+bool FencedCall::read_name() {
+  std::string_view rest = text_;
+  bool fits = true, is_cut = false;
+  const auto skip = [&](std::string_view word) {
+    rest.remove_prefix(std::min(rest.find_first_not_of(kBlanks), rest.size()));
+    is_cut = is_cut || (rest.size() < word.size() && word.starts_with(rest));
+    fits = fits && (is_cut || rest.starts_with(word));
+    rest.remove_prefix(fits && !is_cut ? word.size() : 0);
+  };
+  skip("```json");
+  skip("{");
+  const size_t open = text_.size() - rest.size();  // behind the bracket
+  for (const char* word : {"\"name\"", ":", "\""}) skip(word);
+  if (!fits || is_cut) return fits;
+  const auto may_be = [&](const std::string& name) {
+    return rest.size() <= name.size() ? name.starts_with(rest)
+                                      : rest.starts_with(name) && rest[name.size()] == '"';
+  };
+  const auto found = std::find_if(names_.begin(), names_.end(), may_be);
+  if (found == names_.end()) return false;
+  const auto is_told = [&](const std::string& name) { return rest.size() > name.size() && may_be(name); };
+  if (std::any_of(names_.begin(), names_.end(), is_told)) scanned_ = open - 1;
+  return true;
+}
+
+// Whether what stands behind the object may be the end of its block.
+bool FencedCall::is_end(std::string_view rest) const {
+  rest.remove_prefix(std::min(rest.find_first_not_of(kBlanks), rest.size()));
+  constexpr std::string_view kFence = "```";
+  if (rest.size() <= kFence.size()) return kFence.starts_with(rest);
+  return rest.starts_with(kFence) && rest.find_first_not_of(kBlanks, kFence.size()) == rest.npos;
+}
+
+std::optional<std::pair<std::string, std::string>> FencedCall::call() const {
+  if (!is_whole_ || text_.find("```", scanned_) == text_.npos) return std::nullopt;
+  const auto object =
+      parse_json(std::string_view(text_).substr(text_.find('{'), scanned_ - text_.find('{')), "a call");
+  if (!object.ok() || object->size() != 2 || !object->contains("arguments") ||
+      !(*object)["arguments"].is_object())
+    return std::nullopt;
+  for (const auto& [key, bytes] : members_of(text_))
+    if (key == "arguments") return std::pair((*object)["name"].get<std::string>(), std::string(bytes));
+  return std::nullopt;
+}
+
+ToolCallParser::ToolCallParser(ToolReading reading)
+    : reading_(std::move(reading)),
+      form_(json_calls_of(reading_.format) ? *json_calls_of(reading_.format) : JsonCalls()) {
   if (tags_of(reading_.format)) tagged_.emplace(reading_);
+  if (reading_.format == ToolFormat::kHermes) fenced_.emplace(reading_.names);
 }
 
 void ToolCallParser::append(std::string_view text, std::vector<ToolEvent>& events) {
   if (tagged_) return tagged_->append(text, events);
-  pending_ += text;
+  if (fenced_ && fenced_->append(text)) return;
+  pending_ += fenced_ ? std::string_view(fenced_->text()) : text;
+  fenced_.reset();
   while (step(events)) {
   }
 }
@@ -98,7 +181,7 @@ bool ToolCallParser::read_text(std::vector<ToolEvent>& events) {
     state_ = State::kBegin;
     return true;
   }
-  const std::string_view mark = call_begin(reading_.format);
+  const std::string_view mark = form_.begin;
   const size_t at = pending_.find(mark);
   if (at != std::string::npos) {
     constexpr int kMaxBegun = 1000;  // limit of scans, each of which may go to the end of the text
@@ -109,6 +192,7 @@ bool ToolCallParser::read_text(std::vector<ToolEvent>& events) {
     show(pending_.substr(0, at), events);
     pending_.erase(0, at);
     take(mark.size());
+    in_list_ = false;
     state_ = State::kBegin;
     return true;
   }
@@ -123,16 +207,18 @@ bool ToolCallParser::read_begin(std::vector<ToolEvent>& events) {
   if (at == std::string::npos) return false;
   const char first = pending_[at];
   if (first == '{') return read_object(events);
-  const bool is_mistral = is_marked() && reading_.format != ToolFormat::kHermes;
-  if (is_mistral && first == '[' && taken_.find('[', 1) == std::string::npos &&
+  if (form_.is_list && first == '[' && !in_list_ &&
       !std::string_view(pending_).substr(at).starts_with(kArgs)) {
-    take(at + 1);  // of the list
+    take(at + 1);
+    in_list_ = true;
     return true;
   }
-  if (is_mistral) return read_named(events);
+  if (is_mistral()) return read_named(events);
   give_up(events);
   return true;
 }
+
+bool ToolCallParser::is_mistral() const { return form_.begin == json_calls_of(ToolFormat::kMistral)->begin; }
 
 // NAME{...}, NAME[ARGS]{...} or NAME[CALL_ID]ID[ARGS]{...}
 bool ToolCallParser::read_named(std::vector<ToolEvent>& events) {
@@ -163,8 +249,8 @@ bool ToolCallParser::is_offered(std::string_view name) const {
   return std::find(reading_.names.begin(), reading_.names.end(), name) != reading_.names.end();
 }
 
-// {"name": "...", "arguments": ...: parsed as soon as that much has arrived. Keys in another order are parsed
-// at the end.
+// {"name": "...", "arguments": ...: parsed as soon as that much has arrived, as are short texts before them.
+// Keys in another order are parsed at the end.
 bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
   constexpr size_t kMaxName = 256;  // bytes, with its escapes
   if (scanned_ > 0) return read_whole_object(events);
@@ -190,12 +276,16 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
       begin_call(std::move(name), events);
       return true;
     }
-    if (key != "name" || text[at] != '"') break;
+    if (text[at] != '"' || key == "arguments" || key == "parameters") break;
     const size_t value_end = text_end(text, at);
     if (value_end == std::string_view::npos && text.size() - at <= kMaxName) return false;
     if (value_end == std::string_view::npos) break;
     const auto value = parse_json(text.substr(at, value_end - at), "a name");
     if (!value.ok()) break;
+    if (key != form_.name) {  // such as an id
+      at = value_end;
+      continue;
+    }
     name = value->get<std::string>();
     // Without a mark, any JSON may have a "name".
     if (!is_marked() && !is_offered(name)) {
@@ -205,31 +295,6 @@ bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
     at = value_end;
   }
   return read_whole_object(events);
-}
-
-// The raw value of each member of a valid JSON object.
-std::vector<std::pair<std::string, std::string_view>> members_of(std::string_view object) {
-  std::vector<std::pair<std::string, std::string_view>> members;
-  size_t at = object.find('{') + 1;
-  while (true) {
-    at = object.find_first_not_of(" \t\r\n,", at);
-    if (at >= object.size() || object[at] != '"') return members;
-    const size_t key_end = text_end(object, at);
-    std::string key = parse_json(object.substr(at, key_end - at), "a key").value().get<std::string>();
-    const size_t begin = object.find_first_not_of(kBlanks, object.find(':', key_end) + 1);
-    size_t end = begin;
-    if (object[begin] == '"') {
-      end = text_end(object, begin);
-    } else if (object[begin] == '{' || object[begin] == '[') {
-      JsonNesting nesting;
-      while (!nesting.ends_at(object[end])) ++end;
-      ++end;
-    } else {
-      end = object.find_first_of(" \t\r\n,}", begin);
-    }
-    members.emplace_back(std::move(key), object.substr(begin, end - begin));
-    at = end;
-  }
 }
 
 bool ToolCallParser::read_whole_object(std::vector<ToolEvent>& events) {
@@ -243,11 +308,12 @@ bool ToolCallParser::read_whole_object(std::vector<ToolEvent>& events) {
   if (!more.is_whole) return false;
   const std::string_view text = std::string_view(pending_).substr(0, scanned_);
   const auto call = parse_json(text, "a call");
-  if (!call.ok() || !call->contains("name") || !(*call)["name"].is_string()) {
+  const std::string name_key(form_.name);
+  if (!call.ok() || !call->contains(name_key) || !(*call)[name_key].is_string()) {
     give_up(events);
     return true;
   }
-  std::string name = (*call)["name"].get<std::string>();
+  std::string name = (*call)[name_key].get<std::string>();
   const char* const key = call->contains("arguments") ? "arguments" : "parameters";
   const bool has_arguments = call->contains(key);
   if (name.empty() || (!is_marked() && (!has_arguments || !is_offered(name)))) {
@@ -283,13 +349,12 @@ void ToolCallParser::begin_call(std::string name, std::vector<ToolEvent>& events
 // has no "<", and after a line break in a string, which JSON forbids.
 ToolCallParser::Extent ToolCallParser::extent(size_t from) {
   Extent out{.end = from};
-  const bool has_end = reading_.format == ToolFormat::kHermes;
   while (out.end < pending_.size()) {
     const char c = pending_[out.end];
-    if (has_end && c == '<' && (!nesting_.in_text || nesting_.breaks_line)) {
+    if (!form_.end.empty() && c == form_.end.front() && (!nesting_.in_text || nesting_.breaks_line)) {
       const std::string_view rest = std::string_view(pending_).substr(out.end);
-      out.is_damaged = rest.starts_with(kHermesEnd);
-      if (out.is_damaged || kHermesEnd.starts_with(rest)) return out;
+      out.is_damaged = rest.starts_with(form_.end);
+      if (out.is_damaged || form_.end.starts_with(rest)) return out;
     }
     ++out.end;
     if ((out.is_whole = nesting_.ends_at(c))) return out;
@@ -321,40 +386,48 @@ bool ToolCallParser::read_tail() {
 bool ToolCallParser::read_between() {
   skip_blanks(pending_);
   if (pending_.empty()) return false;
-  switch (reading_.format) {
-    case ToolFormat::kHermes:
-      if (std::string_view(pending_).starts_with(kHermesEnd))
-        pending_.erase(0, kHermesEnd.size());
-      else if (kHermesEnd.starts_with(pending_))
-        return false;
-      // Blank text between two calls is not shown.
-      has_shown_ = false;
-      state_ = State::kText;
-      return true;
-    case ToolFormat::kLlama:
-      if (pending_.front() == ';' || pending_.front() == ',') {
-        pending_.erase(0, 1);
-        state_ = State::kBegin;
-      } else {
-        is_over_ = true;
-      }
-      return true;
-    case ToolFormat::kMistral:
-    case ToolFormat::kMistralNamed:
-    case ToolFormat::kMistralIds:
-      if (is_object_ && pending_.front() == ',') {
-        pending_.erase(0, 1);
-        state_ = State::kBegin;
-        return true;
-      }
-      if (is_object_ && pending_.front() == ']') pending_.erase(0, 1);
-      has_shown_ = false;
-      state_ = State::kText;
-      return true;
-    default:  // those with tags
-      break;
+  const char first = pending_.front();
+  if (!is_marked()) {  // calls follow each other, and nothing else does
+    if (first == ';' || first == ',') {
+      pending_.erase(0, 1);
+      state_ = State::kBegin;
+    } else {
+      is_over_ = true;
+    }
+    return true;
   }
-  return false;
+  const bool has_next = form_.is_list ? is_object_ && first == ','
+                                      : first == '{' && reading_.format == ToolFormat::kToolCallLines;
+  if (has_next) {
+    if (first == ',') pending_.erase(0, 1);
+    state_ = State::kBegin;
+    return true;
+  }
+  if (form_.is_list && is_object_ && first == ']' && std::exchange(in_list_, false)) {
+    pending_.erase(0, 1);
+    return true;
+  }
+  if (!form_.end.empty() && std::string_view(pending_).starts_with(form_.end))
+    pending_.erase(0, form_.end.size());
+  else if (form_.end.starts_with(pending_))
+    return false;
+  // Blank text between two calls is not shown.
+  has_shown_ = false;
+  state_ = State::kText;
+  return true;
+}
+
+void ToolCallParser::end_fenced(std::vector<ToolEvent>& events) {
+  if (auto call = fenced_->call()) {
+    events.push_back({.kind = ToolEvent::Kind::kCall, .index = calls_++, .text = std::move(call->first)});
+    events.push_back(
+        {.kind = ToolEvent::Kind::kArguments, .index = calls_ - 1, .text = std::move(call->second)});
+  } else {
+    pending_ = fenced_->text();
+    while (step(events)) {
+    }
+  }
+  fenced_.reset();
 }
 
 void ToolCallParser::take(size_t length) {
@@ -372,6 +445,7 @@ void ToolCallParser::give_up(std::vector<ToolEvent>& events) {
 
 void ToolCallParser::finish(std::vector<ToolEvent>& events) {
   if (tagged_) return tagged_->finish(events);
+  if (fenced_) end_fenced(events);
   // Each turn skips the next mark, so the remaining text gets shorter.
   while (state_ == State::kBegin && !is_over_) {
     give_up(events);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "serve/api/tagged_calls.h"
@@ -35,6 +36,32 @@ struct JsonNesting {
   bool ends_at(char c);
 };
 
+// An answer that consists of one block of JSON with a call of an offered tool, which models of Hermes' format
+// write at times:
+//   ```json
+//   {"name": "f", "arguments": {...}}
+//   ```
+class FencedCall {
+ public:
+  explicit FencedCall(std::vector<std::string> names) : names_(std::move(names)) {}
+
+  // Whether the text may still become such an answer.
+  bool append(std::string_view text);
+  const std::string& text() const { return text_; }
+  // The call of a whole text: its name and its arguments.
+  std::optional<std::pair<std::string, std::string>> call() const;
+
+ private:
+  bool read_name();
+  bool is_end(std::string_view rest) const;
+
+  const std::vector<std::string> names_;
+  std::string text_;
+  size_t scanned_ = 0;  // of the object; 0: its name is incomplete
+  JsonNesting nesting_;
+  bool is_whole_ = false;
+};
+
 class ToolCallParser {
  public:
   explicit ToolCallParser(ToolReading reading);
@@ -59,6 +86,7 @@ class ToolCallParser {
     bool is_damaged = false;  // the end mark of a call stands there, where no value can contain it
   };
 
+  void end_fenced(std::vector<ToolEvent>& events);
   bool step(std::vector<ToolEvent>& events);
   bool read_text(std::vector<ToolEvent>& events);
   bool read_begin(std::vector<ToolEvent>& events);
@@ -70,20 +98,24 @@ class ToolCallParser {
   bool read_between();
   Extent extent(size_t from);
   bool is_offered(std::string_view name) const;
-  bool is_marked() const { return !call_begin(reading_.format).empty(); }
+  bool is_marked() const { return !form_.begin.empty(); }
+  bool is_mistral() const;
   void show(std::string text, std::vector<ToolEvent>& events);
   void begin_call(std::string name, std::vector<ToolEvent>& events);
   void take(size_t length);
   void give_up(std::vector<ToolEvent>& events);
 
   const ToolReading reading_;
+  const JsonCalls form_;
   std::optional<TaggedCallParser> tagged_;  // does all the work, if the format has tags
+  std::optional<FencedCall> fenced_;        // the text so far, while it may be one
   State state_ = State::kText;
   std::string pending_;     // unparsed
   std::string taken_;       // parsed as the beginning of a call whose name is still incomplete
   std::string blank_;       // leading blanks, which are not shown before a call
   bool has_shown_ = false;  // non-blank text was shown
   bool is_object_ = true;   // arguments are inside an object of the call
+  bool in_list_ = false;    // of calls
   bool is_over_ = false;    // the remaining text is shown as it is
   JsonNesting nesting_;     // of the parsed part
   size_t scanned_ =

@@ -115,6 +115,38 @@ TEST(ToolCalls, OfHermesAreFoundInText) {
   hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", {"", {{"f", "{\"a\": "}}});
 }
 
+// As Qwen2.5-Coder writes them: a call only if the whole answer is one block with a call of an offered tool.
+TEST(ToolCalls, OfHermesMayBeOneBlockOfJson) {
+  const auto hermes = [](const std::string& text, const Read& expected) {
+    expect_read(ToolFormat::kHermes, text, expected);
+  };
+  const std::string call = R"({"name": "f", "arguments": {"a": "}```", "b" : [1]}})";
+  const Read found{"", {{"f", R"({"a": "}```", "b" : [1]})"}}};
+  hermes("```json\n" + call + "\n```", found);
+  hermes("\n ```json\n{\n  \"name\": \"f\",\n  \"arguments\": {\"a\": \"}```\", \"b\" : [1]}\n}\n```\n",
+         found);
+  for (const std::string& text :
+       {"```json\n" + call + "\n``` is the call", "Here:\n```json\n" + call + "\n```",
+        "```json\n" + call + "\n", "```json\n" + call + "\n```\n```json\n" + call + "\n```",
+        "```\n" + call + "\n```", call, std::string("```json\n{\"name\": \"other\", \"arguments\": {}}\n```"),
+        std::string("```json\n{\"name\": \"f\", \"age\": 5}\n```"),
+        std::string("```json\n{\"name\": \"f\", \"arguments\": {}, \"more\": 1}\n```"),
+        std::string("```json\n{\"name\": \"f\", \"arguments\": [1]}\n```"),
+        std::string("```json\n{\"arguments\": {}, \"name\": \"f\"}\n```"), std::string("```json\n{\"na"),
+        std::string("```json\n{\"name\": \"f"),
+        std::string("```json\n{\"name\": \"f\", \"arguments\": {]}\n```"), std::string("```"),
+        std::string("```json\n{}\n```")})
+    hermes(text, {text, {}});
+  hermes("```json\n{\"name\": 5}\n```\n<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>",
+         {"```json\n{\"name\": 5}\n```\n", {{"g", "{}"}}});
+  // What cannot become such a call is not held back.
+  ToolCallParser parser({.format = ToolFormat::kHermes, .names = {"f"}});
+  std::vector<ToolEvent> events;
+  parser.append("```json\n{\"name\": \"Alice", events);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].text, "```json\n{\"name\": \"Alice");
+}
+
 TEST(ToolCalls, OfLlamaAreTheWholeText) {
   const auto llama = [](const std::string& text, const Read& expected) {
     expect_read(ToolFormat::kLlama, text, expected);

@@ -213,6 +213,9 @@ class ParsedTemplate : public ChatTemplate {
       auto tools = value_of(options.tools);
       const Status status = tools.ok() ? chat_template::Budget::check_size(*tools) : tools.status();
       if (!status.ok()) return status.in("\"tools\"");
+      // SmolLM3 has a list for each of two forms of calls.
+      if (!options.variables.contains("xml_tools") && !options.variables.contains("python_tools"))
+        variables.set("xml_tools", *tools);
       variables.set("tools", std::move(*tools));
     }
     return variables;

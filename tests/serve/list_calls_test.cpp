@@ -1,0 +1,348 @@
+// Calls of tools that are a list of JSON objects between marks, or in notations like Python's: what models
+// write, cut at every byte, what templates write of it, and what grammars allow.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "serve/api/loose_arguments.h"
+#include "serve/api/structure.h"
+#include "serve/api/tool_parser.h"
+#include "tests/coordinator/toy_tokenizer.h"
+#include "text/chat_template/chat_template.h"
+#include "text/grammar/grammar_compiler.h"
+
+namespace outrider::list_calls {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Read {
+  std::string text;
+  using Calls = std::vector<std::pair<std::string, std::string>>;
+  Calls calls;  // name, arguments
+  bool operator==(const Read&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Read& read) {
+  out << "'" << read.text << "'";
+  for (const auto& [name, arguments] : read.calls) out << " " << name << "(" << arguments << ")";
+  return out;
+}
+
+Read read(ToolFormat format, const std::vector<std::string>& pieces) {
+  ToolCallParser parser({.format = format, .names = {"f", "g"}, .parameters = {{}, {}}});
+  std::vector<ToolEvent> events;
+  for (const std::string& piece : pieces) parser.append(piece, events);
+  parser.finish(events);
+  Read out;
+  for (const ToolEvent& event : events) {
+    EXPECT_FALSE(event.text.empty());
+    if (event.kind == ToolEvent::Kind::kText) out.text += event.text;
+    if (event.kind == ToolEvent::Kind::kCall) out.calls.emplace_back(event.text, "");
+    if (event.kind == ToolEvent::Kind::kArguments)
+      out.calls.at(static_cast<size_t>(event.index)).second += event.text;
+  }
+  EXPECT_EQ(parser.calls(), static_cast<int>(out.calls.size()));
+  return out;
+}
+
+// Whole, cut in two at every byte, and byte by byte.
+void expect_read(ToolFormat format, const std::string& text, const Read& expected) {
+  EXPECT_EQ(read(format, {text}), expected) << text;
+  std::vector<std::string> bytes;
+  for (size_t i = 0; i < text.size(); ++i) {
+    bytes.push_back(text.substr(i, 1));
+    EXPECT_EQ(read(format, {text.substr(0, i), text.substr(i)}), expected) << text << "\ncut at " << i;
+  }
+  EXPECT_EQ(read(format, bytes), expected) << text << "\nbyte by byte";
+}
+
+// How a format writes calls of JSON: what stands around a list and between its calls.
+struct Form {
+  ToolFormat format;
+  std::string begin, comma, end, name = "name", arguments = "arguments", id = {};
+  std::string call(const std::string& tool, const std::string& value) const {
+    return "{" + id + "\"" + name + "\": \"" + tool + "\", \"" + arguments + "\": " + value + "}";
+  }
+};
+const std::vector<Form> kLists{
+    {ToolFormat::kGranite, "<|tool_call|>[", ", ", "]"},
+    {ToolFormat::kPhi, "<|tool_call|>[", ", ", "]<|/tool_call|>"},
+    {ToolFormat::kNemotron, "<TOOLCALL>[", ", ", "]</TOOLCALL>"},
+    {ToolFormat::kToolCalls, "<tool_calls>[", ", ", "]</tool_calls>"},
+    {ToolFormat::kToolCallLines, "<tool_calls>\n", "\n", "\n</tool_calls>"},
+    {ToolFormat::kFunctools, "functools[", ", ", "]"},
+    {ToolFormat::kCommand, "<|START_ACTION|>[\n    ", ",\n    ", "\n]<|END_ACTION|>", "tool_name",
+     "parameters", "\"tool_call_id\": \"0\", "},
+    {ToolFormat::kCommandPlus, "Action:\n```json\n[\n", ",\n", "\n]```", "tool_name", "parameters"}};
+
+TEST(ListCalls, AreFoundInText) {
+  for (const Form& form : kLists) {
+    const auto expect = [&](const std::string& text, const Read& expected) {
+      expect_read(form.format, text, expected);
+    };
+    const std::string args = R"({"a": "}]<\"", "b": [1, {}], "c": "ü"})";
+    expect(form.begin + form.call("f", args) + form.end, {"", {{"f", args}}});
+    expect(form.begin + form.call("f", args) + form.comma + form.call("unknown", "{}") + form.end,
+           {"", {{"f", args}, {"unknown", "{}"}}});
+    expect("I look. " + form.begin + form.call("g", "{}") + form.end + "Done.",
+           {"I look. Done.", {{"g", "{}"}}});
+    expect("Just < text, Act, func, <tool", {"Just < text, Act, func, <tool", {}});
+    const std::string mark(json_calls_of(form.format)->begin);
+    expect("As " + mark + " says", {"As " + mark + " says", {}});
+    expect(form.begin + "5" + form.end, {form.begin + "5" + form.end, {}});
+    // Cut by max_tokens.
+    const std::string whole = form.begin + form.call("f", "{\"a\": 1}");
+    expect(whole.substr(0, whole.find("1}")), {"", {{"f", "{\"a\": "}}});
+  }
+  // Keys in another order, and arguments that are a text, which Nemotron's template shows.
+  expect_read(ToolFormat::kNemotron, R"(<TOOLCALL>[{"arguments": {"a": 1}, "name": "f"}]</TOOLCALL>)",
+              {"", {{"f", "{\"a\": 1}"}}});
+  expect_read(ToolFormat::kNemotron, R"(<TOOLCALL>[{"name": "f", "arguments": "{\"a\": 1}"}]</TOOLCALL>)",
+              {"", {{"f", "{\"a\": 1}"}}});
+  // A call that lost its last brackets ends with its section.
+  expect_read(ToolFormat::kToolCalls, R"(<tool_calls>[{"name": "f", "arguments": {"a": 1}</tool_calls>)",
+              {"", {{"f", "{\"a\": 1}"}}});
+}
+
+// ---- Python and Gemma 4 -----------------------------------------------------------------------------------
+
+std::string json_of(Notation notation, const std::string& text) {
+  std::string whole;
+  LooseArguments reader(notation);
+  EXPECT_EQ(reader.read(text, true, whole), text.size()) << text;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    std::string json, pending;
+    LooseArguments cut(notation);
+    for (const std::string& piece : {text.substr(0, i), text.substr(i)}) {
+      pending += piece;
+      pending.erase(0, cut.read(pending, false, json));
+    }
+    cut.read(pending, true, json);
+    EXPECT_EQ(json, whole) << text << "\ncut at " << i;
+  }
+  return whole;
+}
+
+TEST(LooseArguments, OfPythonBecomeJson) {
+  const auto python = [](const std::string& text) { return json_of(Notation::kPython, text); };
+  EXPECT_EQ(python("()"), "{}");
+  EXPECT_EQ(python("(a=1, b=-2.5e3)"), R"({"a": 1, "b": -2.5e3})");
+  EXPECT_EQ(python("(a=True,b=False,c=None,d=true,e=null)"),
+            R"({"a": true, "b": false, "c": null, "d": true, "e": null})");
+  EXPECT_EQ(python(R"((a='x', b="y"))"), R"({"a": "x", "b": "y"})");
+  EXPECT_EQ(python("(a='', b=\"\")"), R"({"a": "", "b": ""})");
+  EXPECT_EQ(python(R"((a='it\'s', b="say \"x\"", c='a\\b\n\t\x41\u00e9\d'))"),
+            R"({"a": "it's", "b": "say \"x\"", "c": "a\\b\n\t\u0041\u00e9\\d"})");
+  // Templates and models write a quote plainly.
+  EXPECT_EQ(python("(a='it's', b='x')"), R"({"a": "it's", "b": "x"})");
+  EXPECT_EQ(python("(a='line 1\nline 2')"), R"({"a": "line 1\nline 2"})");
+  EXPECT_EQ(python("(code='''def f():\n  return 'x'\n''')"), R"({"code": "def f():\n  return 'x'\n"})");
+  EXPECT_EQ(python("(l=[1, 'a', [True,], ('x', 2)], o={'k': {\"n\": None}, 'e': {}})"),
+            R"({"l": [1, "a", [true], ["x", 2]], "o": {"k": {"n": null}, "e": {}}})");
+  EXPECT_EQ(python("( a = 1 , b = 'x' )"), R"({"a": 1, "b": "x"})");
+  EXPECT_EQ(python("(city=Paris France, n=007)"), R"({"city": "Paris France", "n": "007"})");
+  EXPECT_EQ(python("(url='http://a/?b=1&c=2')"), R"({"url": "http://a/?b=1&c=2"})");
+  EXPECT_EQ(python("(a='cut"), R"({"a": "cut)");
+}
+
+TEST(LooseArguments, OfGemmaBecomeJson) {
+  const auto gemma = [](const std::string& text) { return json_of(Notation::kGemma, text); };
+  EXPECT_EQ(gemma("{}"), "{}");
+  EXPECT_EQ(gemma(R"({a:<|"|>x<|"|>,b:5,c:true,d:null})"), R"({"a": "x", "b": 5, "c": true, "d": null})");
+  EXPECT_EQ(gemma(R"({a:<|"|>it's "x" \n, {y: [1]} < <|"|>})"), R"({"a": "it's \"x\" \\n, {y: [1]} < "})");
+  EXPECT_EQ(gemma(R"({l:[1,<|"|>a<|"|>,[]],o:{k:<|"|>v<|"|>,n:{}}})"),
+            R"({"l": [1, "a", []], "o": {"k": "v", "n": {}}})");
+  EXPECT_EQ(gemma(R"({<|"|>a<|"|>:<|"|><|"|>})"), R"({"a": ""})");
+  EXPECT_EQ(gemma(R"({a:<|"|>cut)"), R"({"a": "cut)");
+}
+
+TEST(LooseCalls, AreFoundInText) {
+  const auto lfm = [](const std::string& text, const Read& expected) {
+    expect_read(ToolFormat::kLfm, text, expected);
+  };
+  lfm("<|tool_call_start|>[f(a=\"12345\")]<|tool_call_end|>Checking.",
+      {"Checking.", {{"f", R"({"a": "12345"})"}}});
+  lfm("Look. <|tool_call_start|>[f(a=1), g()]<|tool_call_end|>",
+      {"Look. ", {{"f", R"({"a": 1})"}, {"g", "{}"}}});
+  lfm("<|tool_call_start|>[f(a='x)]<|tool_call_end|>", {"", {{"f", R"({"a": "x)])"}}});
+  lfm("<|tool_call_start|>[f(a=", {"", {{"f", "{\"a\": "}}});
+  lfm("<|tool_call_start|>[]<|tool_call_end|>", {"<|tool_call_start|>[]<|tool_call_end|>", {}});
+  lfm("Use <|tool_call_start|> well", {"Use <|tool_call_start|> well", {}});
+  lfm("plain < text", {"plain < text", {}});
+  const auto olmo = [](const std::string& text, const Read& expected) {
+    expect_read(ToolFormat::kOlmo, text, expected);
+  };
+  olmo("<function_calls>\nf(a='x')\ng(b=[1])\n</function_calls>",
+       {"", {{"f", R"({"a": "x"})"}, {"g", R"({"b": [1]})"}}});
+  olmo("A <function_calls>\nf(a='b < c')\n</function_calls>", {"A ", {{"f", R"({"a": "b < c"})"}}});
+  const auto gemma = [](const std::string& text, const Read& expected) {
+    expect_read(ToolFormat::kGemma, text, expected);
+  };
+  gemma("<|tool_call>call:f{a:<|\"|>x<|\"|>}<tool_call|>", {"", {{"f", R"({"a": "x"})"}}});
+  gemma("Well.<|tool_call>call:f{}<tool_call|><|tool_call>call:g{n:5}<tool_call|>",
+        {"Well.", {{"f", "{}"}, {"g", R"({"n": 5})"}}});
+  gemma("<|tool_call>call f", {"<|tool_call>call f", {}});
+  gemma("<|tool_call>call:f{a:<|\"|>x<tool_call|><|tool_call>call:g{}<tool_call|>",
+        {"", {{"f", R"({"a": "x)"}, {"g", "{}"}}});
+}
+
+// ---- templates
+// -----------------------------------------------------------------------------------------------
+
+// The calls that a template writes of a conversation are read back. The templates were written for this test,
+// in the way in which those of the families write.
+TEST(ListCalls, AreReadAsTemplatesWriteThem) {
+  const auto list = [](const std::string& begin, const std::string& keys, const std::string& end) {
+    return "{% for m in messages %}{{ m.content }}" + begin + "{% for c in m.tool_calls %}" + keys +
+           "{{ ', ' if not loop.last }}{% endfor %}" + end + "{% endfor %}";
+  };
+  const std::string plain =
+      R"({{ '{"name": "' + c.function.name + '", "arguments": ' + (c.function.arguments | tojson) + '}' }})";
+  const std::string command =
+      R"({{ '{"tool_call_id": "0", "tool_name": "' + c.function.name + '", "parameters": ' + (c.function.arguments | tojson) + '}' }})";
+  const std::string python =
+      "{{ c.function.name }}({% for k, v in c.function.arguments | items %}{{ k }}={% if v is string %}'{{ v "
+      "}}'{% elif v is "
+      "mapping %}{{ v | tojson }}{% else %}{{ v }}{% endif %}{{ ', ' if not loop.last }}{% endfor %})";
+  const std::pair<ToolFormat, std::string> templates[] = {
+      {ToolFormat::kNemotron, list("<TOOLCALL>[", plain, "]</TOOLCALL>")},
+      {ToolFormat::kToolCalls, list("<tool_calls>[", plain, "]</tool_calls>")},
+      {ToolFormat::kCommand, list("<|START_ACTION|>[\n", command, "\n]<|END_ACTION|>")},
+      {ToolFormat::kLfm, list("<|tool_call_start|>[", python, "]<|tool_call_end|>")}};
+  ordered_json calls = ordered_json::array();
+  Read expected{"Look.", {}};
+  const std::string arguments[] = {
+      R"({"s": "a (b), it's", "n": -5, "l": [1, 2], "m": null, "o": {"k": "x"}})", R"({"b": false})"};
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string name = i == 0 ? "f" : "g";
+    calls.push_back({{"type", "function"},
+                     {"function", {{"name", name}, {"arguments", ordered_json::parse(arguments[i])}}}});
+    expected.calls.emplace_back(name, arguments[i]);
+  }
+  ChatMessage message{"assistant", "Look."};
+  message.fields["tool_calls"] = calls;
+  for (const auto& [format, source] : templates) {
+    const auto parsed = parse_chat_template(source, "", "");
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    const auto text = (*parsed)->render({message}, {.add_generation_prompt = false});
+    ASSERT_TRUE(text.ok()) << text.status().message();
+    EXPECT_EQ(read(format, {*text}), expected) << *text;
+  }
+}
+
+// ---- grammars
+// ------------------------------------------------------------------------------------------------
+
+// A token for every byte, and the end.
+class Bytes final : public ToyTokenizer {
+ public:
+  int32_t vocab_size() const override { return 257; }
+  std::string token_bytes(TokenId id) const override {
+    return id.value() == 256 ? "" : std::string(1, static_cast<char>(id.value()));
+  }
+  bool is_special(TokenId id) const override { return id.value() == 256; }
+};
+
+class CallGrammars : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* const library = std::getenv("OUTRIDER_TEST_GRAMMAR_LIBRARY");
+    if (!library)
+      GTEST_SKIP() << "OUTRIDER_TEST_GRAMMAR_LIBRARY is not set: llguidance/_lib.abi3.so or libllguidance.so";
+    compiler_ =
+        make_grammar_compiler(bytes_, {.libraries = {library}, .ends = {TokenId(256)}, .vocab_size = 257})
+            .value();
+  }
+  bool allows(ToolFormat format, const char* choice, const std::string& text) {
+    const std::string body =
+        std::string(
+            R"({"tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {
+        "type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}, "e": {"enum": ["x", "y"]},
+        "b": {"type": "boolean"}, "m": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "l": {"type": "array", "items": {"type": "integer"}},
+        "o": {"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"], "additionalProperties": false}},
+        "required": ["s"], "additionalProperties": false}}}], )") +
+        choice + "}";
+    const auto read = read_structure(ApiKind::kChat, ordered_json::parse(body)).value();
+    const auto asked = tool_grammar(*read.tools, {}, format, bytes_);
+    EXPECT_TRUE(asked.ok()) << asked.status().message();
+    const auto grammar = compiler_->compile((*asked)->spec);
+    EXPECT_TRUE(grammar.ok()) << grammar.status().message() << "\n" << (*asked)->spec.text;
+    if (!grammar.ok()) return false;
+    const auto matcher = (*grammar)->matcher();
+    for (const char c : text)
+      if (!matcher->accept(TokenId(static_cast<unsigned char>(c)))) return false;
+    std::vector<uint32_t> bits(9);
+    return matcher->allow(bits).ok() && (bits[8] & 1);
+  }
+
+  static constexpr const char *kRequired = R"("tool_choice": "required")", *kMay = R"("tool_choice": "auto")",
+                              *kOne = R"("tool_choice": "required", "parallel_tool_calls": false)";
+  const Bytes bytes_;
+  std::unique_ptr<GrammarCompiler> compiler_;
+};
+
+TEST_F(CallGrammars, OfListsAllowTheirCallsAndNothingElse) {
+  for (const Form& form : kLists) {
+    const std::string good = form.begin + form.call("f", R"({"s": "a", "n": 5})") + form.end;
+    const std::string two = form.begin + form.call("f", R"({"s": "a"})") + form.comma +
+                            form.call("f", R"({"s": "b"})") + form.end;
+    EXPECT_TRUE(allows(form.format, kRequired, good)) << good;
+    EXPECT_TRUE(allows(form.format, kRequired, two)) << two;
+    EXPECT_TRUE(allows(form.format, kOne, good)) << good;
+    EXPECT_FALSE(allows(form.format, kOne, two)) << two;
+    EXPECT_TRUE(allows(form.format, kMay, "A text. " + good)) << good;
+    EXPECT_TRUE(allows(form.format, kMay, "A text.")) << good;
+    EXPECT_FALSE(allows(form.format, kRequired, "A text.")) << good;
+    for (const std::string& wrong :
+         {form.call("f", R"({"s": "a", "n": "five"})"), form.call("g", R"({"s": "a"})"), form.call("f", "{}"),
+          form.call("f", R"({"s": "a", "z": 1})")})
+      EXPECT_FALSE(allows(form.format, kRequired, form.begin + wrong + form.end)) << wrong;
+  }
+}
+
+TEST_F(CallGrammars, OfPythonAllowTheirCallsAndNothingElse) {
+  for (const auto& [format, begin, comma, end] :
+       {std::tuple(ToolFormat::kLfm, "<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
+        std::tuple(ToolFormat::kOlmo, "<function_calls>\n", "\n", "\n</function_calls>")}) {
+    const auto one = [&](const std::string& call) { return begin + call + end; };
+    for (const char* good : {"f(s='a')", "f(s=\"a, b\")", "f(s='it\\'s', n=5)", "f(s='a', e='x')",
+                             "f(s='', b=True)", "f(s='a', m=None)", "f(s='a', m=\"x\")",
+                             "f(s='a', n=-3, e=\"y\", b=False, m='', l=[1, 2], o={\"k\": \"v\"})"})
+      EXPECT_TRUE(allows(format, kRequired, one(good))) << good;
+    for (const char* wrong :
+         {"f()", "g(s='a')", "f(n=5)", "f(s=5)", "f(s='a', n='b')", "f(s='a', e='z')", "f(s='a', b=1)",
+          "f(s='a', l=['x'])", "f(s='a', z=1)", "f(s='a',)", "f(s='a', o={})"})
+      EXPECT_FALSE(allows(format, kRequired, one(wrong))) << wrong;
+    const std::string two = begin + std::string("f(s='a')") + comma + "f(s='b')" + end;
+    EXPECT_TRUE(allows(format, kRequired, two));
+    EXPECT_FALSE(allows(format, kOne, two));
+    EXPECT_TRUE(allows(format, kMay, "A text. " + one("f(s='a')")));
+    EXPECT_TRUE(allows(format, kMay, "A text."));
+    EXPECT_FALSE(allows(format, kMay, one("f()")));
+    EXPECT_FALSE(allows(format, kRequired, "A text."));
+  }
+}
+
+TEST_F(CallGrammars, OfGemmaAllowTheirCallsAndNothingElse) {
+  const auto one = [](const std::string& inside) { return "<|tool_call>call:f{" + inside + "}<tool_call|>"; };
+  const std::string s = R"(s:<|"|>a, {b} "c"<|"|>)";
+  for (const std::string& good : {s, s + ",n:5", s + R"(,e:<|"|>x<|"|>)", s + ",b:true", s + ",m:null",
+                                  s + R"(,m:<|"|><|"|>)", s + R"(,n:5,l:[1,2],o:{k:<|"|>v<|"|>})"})
+    EXPECT_TRUE(allows(ToolFormat::kGemma, kRequired, one(good))) << good;
+  for (const std::string& wrong :
+       {std::string(), std::string("n:5"), s + R"(,n:<|"|>x<|"|>)", s + R"(,e:<|"|>z<|"|>)", s + ",b:1",
+        s + ",z:1", s + R"(,l:[<|"|>x<|"|>])", s + ",o:{}", s + R"(,o:{z:<|"|>v<|"|>})"})
+    EXPECT_FALSE(allows(ToolFormat::kGemma, kRequired, one(wrong))) << wrong;
+  EXPECT_TRUE(allows(ToolFormat::kGemma, kRequired, one(s) + one(s)));
+  EXPECT_FALSE(allows(ToolFormat::kGemma, kOne, one(s) + one(s)));
+  EXPECT_TRUE(allows(ToolFormat::kGemma, kMay, "Look." + one(s)));
+  EXPECT_TRUE(allows(ToolFormat::kGemma, kMay, "A text."));
+  EXPECT_FALSE(allows(ToolFormat::kGemma, kMay, one("n:5")));
+}
+
+}  // namespace
+}  // namespace outrider::list_calls
