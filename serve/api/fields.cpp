@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
 // In addition to kChatFields.
 constexpr std::array<std::string_view, 1> kChatOnly = {"top_logprobs"};
 // Read elsewhere; listed here for suggestions on misspelt names.
-constexpr std::array<std::string_view, 3> kTools = {"tools", "tool_choice", "reasoning_effort"};
+constexpr std::array<std::string_view, 4> kTools = {"tools", "tool_choice", "reasoning_effort", "thinking"};
 constexpr std::array<std::string_view, 5> kMessagesOnly = {"messages", "system", "stop_sequences", "thinking",
                                                            "output_config"};
 constexpr std::array<std::string_view, 8> kResponsesOnly = {

@@ -69,10 +69,13 @@ class MessagesShape final : public ReplyShape {
   // Anthropic's input tokens exclude cached ones.
   json usage() const {
     const int64_t cached = state_.cached_tokens();
-    return {{"input_tokens", state_.request.prompt_tokens - cached},
-            {"cache_read_input_tokens", cached},
-            {"cache_creation_input_tokens", 0},
-            {"output_tokens", state_.tokens()}};
+    json out{{"input_tokens", state_.request.prompt_tokens - cached},
+             {"cache_read_input_tokens", cached},
+             {"cache_creation_input_tokens", 0},
+             {"output_tokens", state_.tokens()}};
+    if (state_.request.thoughts || state_.request.channels)
+      out["output_tokens_details"] = {{"thinking_tokens", state_.thought_tokens()}};
+    return out;
   }
   const char* stop_reason(bool has_called) const {
     if (state_.choices[0].reason == FinishReason::kLength) return "max_tokens";

@@ -205,11 +205,18 @@ Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& bu
 }
 
 // Templates of models that always think end with the mark that opens thoughts.
-bool opens_thoughts(std::span<const TokenId> prompt, const Tokenizer& tokenizer) {
-  constexpr size_t kMarkTokens = 16;  // at most, with the line behind it
-  std::string end = tokenizer.decode(prompt.last(std::min(prompt.size(), kMarkTokens)));
+bool opens_thoughts(std::span<const TokenId> prompt, const Tokenizer& tokenizer, const ThoughtMarks& marks) {
+  const size_t mark_tokens = marks.open.size() + 8;  // at most, with the line behind it
+  std::string end = decode_with_special_tokens(tokenizer, prompt.last(std::min(prompt.size(), mark_tokens)));
   end.erase(end.find_last_not_of(" \t\r\n") + 1);
-  return end.ends_with("<think>");
+  return end.ends_with(marks.open);
+}
+
+// The marks of thoughts that are special tokens.
+void show_thoughts(const ThoughtMarks& marks, const Tokenizer& tokenizer, std::vector<TokenId>& shown) {
+  for (const std::string_view mark :
+       {marks.open.substr(0, marks.open.find('>') + 1), marks.open, marks.close})
+    if (const auto id = tokenizer.find(mark); id && tokenizer.is_special(*id)) shown.push_back(*id);
 }
 
 // A call ends a turn, as the end of the answer does.
@@ -394,6 +401,8 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
     parameters.shown = shown_tokens(ToolFormat::kChannels, builder.tokenizer());
   else if (out.tools)
     parameters.shown = shown_tokens(out.tools->format, builder.tokenizer());
+  const auto marks = may_think ? thought_marks(builder.chat_template()) : std::nullopt;
+  if (marks && skips_special_tokens) show_thoughts(*marks, builder.tokenizer(), parameters.shown);
   ASSIGN_OR_RETURN(auto prompts, kind == ApiKind::kChat ? read_chat(body, builder, structure.tools, names)
                                                         : read_prompts(body, builder, most));
   if (prompts.size() * static_cast<size_t>(n) > most)
@@ -405,9 +414,11 @@ Result<ApiRequest> read_chat_request(ApiKind asked, const json& body, Structure&
                     .tells_thoughts = tells_thoughts,
                     .may_call = out.tools.has_value()};
     add_stops_of_channels(parameters, builder.tokenizer());
-  } else if (may_think && has_thoughts(builder.chat_template()))
-    out.thoughts = {.is_open = opens_thoughts(prompts.front().ids, builder.tokenizer()),
-                    .is_told = tells_thoughts};
+  } else if (marks) {
+    out.thoughts = {.is_open = opens_thoughts(prompts.front().ids, builder.tokenizer(), *marks),
+                    .is_told = tells_thoughts,
+                    .marks = *marks};
+  }
   for (Prompt& prompt : prompts) {
     Request request = parameters;
     out.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
@@ -453,10 +464,13 @@ Result<std::vector<TokenId>> read_tokenize(const json& body, std::string_view te
   constexpr std::string_view kPrompt[] = {"model", "prompt", "add_special_tokens"};
   if (find_field(body, "messages")) {
     std::vector<std::string_view> known(kChatFields.begin(), kChatFields.end());
-    known.insert(known.end(), {"model", "add_special_tokens", "tools", "tool_choice", "reasoning_effort"});
+    known.insert(known.end(),
+                 {"model", "add_special_tokens", "tools", "tool_choice", "reasoning_effort", "thinking"});
     RETURN_IF_ERROR(check_known(known, body));
     json chat = body;
+    RETURN_IF_ERROR(take_chat_thinking(chat));
     RETURN_IF_ERROR(take_effort(chat));
+    chat.erase("include_reasoning");
     if (!find_field(body, "tools")) return read_conversation(chat, builder);
     ASSIGN_OR_RETURN(const ordered_json written, parse_ordered_json(text_of_body, "the body"));
     ASSIGN_OR_RETURN(const Structure structure, read_structure(ApiKind::kChat, written));
@@ -512,7 +526,10 @@ Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDef
     ASSIGN_OR_RETURN(structure, read_structure(kind, written));
     drop_structure(kind, rest);
   }
-  if (kind == ApiKind::kChat) RETURN_IF_ERROR(take_effort(rest));
+  if (kind == ApiKind::kChat) {
+    RETURN_IF_ERROR(take_chat_thinking(rest));
+    RETURN_IF_ERROR(take_effort(rest));
+  }
   if (kind == ApiKind::kCompletion || kind == ApiKind::kChat)
     return read_chat_request(kind, rest, structure, defaults, builder);
   ASSIGN_OR_RETURN(const ChatBody chat, kind == ApiKind::kMessages ? chat_of_messages(std::move(rest))

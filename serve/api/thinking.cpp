@@ -69,7 +69,37 @@ Status take_budget(json& body, const json& thinking) {
   return {};
 }
 
+// "thinking", an object with a "type".
+Status take_switch(json& body, std::span<const std::string_view> known) {
+  const json* const found = find_field(body, "thinking");
+  if (!found) return {};
+  const json thinking = *found;
+  RETURN_IF_ERROR(check_keys(thinking, known, "\"thinking\""));
+  ASSIGN_OR_RETURN(const std::string type, take_one(thinking, "type", kThinking, "\"thinking\": \"type\""));
+  if (type.empty()) return invalid_argument("\"thinking\": \"type\" is missing");
+  ASSIGN_OR_RETURN(const std::string display,
+                   take_one(thinking, "display", kDisplays, "\"thinking\": \"display\""));
+  RETURN_IF_ERROR(take_budget(body, thinking));
+  if (type != "adaptive") set_switch(body, type == "enabled");
+  set_variable(body, "thinking_mode", type);  // of MiniMax-M3
+  // Where the template has no switch, the model may think all the same.
+  const bool is_told = type != "disabled" && display != "omitted";
+  if (!is_told && !find_field(body, "include_reasoning")) body["include_reasoning"] = false;
+  body.erase("thinking");
+  return {};
+}
+
 }  // namespace
+
+Status take_chat_thinking(json& body) {
+  constexpr std::string_view kKnown[] = {"type", "budget_tokens", "display", "clear_thinking"};
+  const json* const thinking = find_field(body, "thinking");
+  const json* const clears = thinking ? find_field(*thinking, "clear_thinking") : nullptr;
+  if (clears && !clears->is_boolean())
+    return invalid_argument("\"thinking\": \"clear_thinking\" must be true or false");
+  if (clears) set_variable(body, "clear_thinking", json(*clears));
+  return take_switch(body, kKnown);
+}
 
 Status take_effort(json& body) {
   ASSIGN_OR_RETURN(const std::string effort,
@@ -96,20 +126,7 @@ Status take_reasoning(json& body) {
 
 Status take_thinking(json& body) {
   constexpr std::string_view kKnown[] = {"type", "budget_tokens", "display"};
-  if (const json* const found = find_field(body, "thinking")) {
-    const json thinking = *found;
-    RETURN_IF_ERROR(check_keys(thinking, kKnown, "\"thinking\""));
-    ASSIGN_OR_RETURN(const std::string type, take_one(thinking, "type", kThinking, "\"thinking\": \"type\""));
-    if (type.empty()) return invalid_argument("\"thinking\": \"type\" is missing");
-    ASSIGN_OR_RETURN(const std::string display,
-                     take_one(thinking, "display", kDisplays, "\"thinking\": \"display\""));
-    RETURN_IF_ERROR(take_budget(body, thinking));
-    if (type != "adaptive") set_switch(body, type == "enabled");
-    // Where the template has no switch, the model may think all the same.
-    const bool is_told = type != "disabled" && display != "omitted";
-    if (!is_told && !find_field(body, "include_reasoning")) body["include_reasoning"] = false;
-    body.erase("thinking");
-  }
+  RETURN_IF_ERROR(take_switch(body, kKnown));
   const auto config = body.find("output_config");
   if (config == body.end() || config->is_null()) return {};
   constexpr std::string_view kConfig[] = {"effort", "format"};

@@ -8,7 +8,15 @@
 namespace outrider {
 namespace {
 
-constexpr std::string_view kOpenMark = "<think>", kCloseMark = "</think>", kThoughtBlanks = " \t\r\n";
+constexpr std::string_view kThoughtBlanks = " \t\r\n";
+constexpr ThoughtMarks kKnownMarks[] = {
+    {},
+    {.open = "<seed:think>", .close = "</seed:think>"},           // Seed-OSS
+    {.open = "<mm:think>", .close = "</mm:think>"},               // MiniMax-M3
+    {.open = "[THINK]", .close = "[/THINK]"},                     // Magistral, Ministral 3
+    {.open = "<|START_THINKING|>", .close = "<|END_THINKING|>"},  // Command R7B, A
+    {.open = "<|channel>thought", .close = "<channel|>"},         // Gemma 4
+};
 
 void tell(bool is_thought, std::string text, std::vector<TextPart>& parts) {
   if (!text.empty()) parts.push_back({is_thought, std::move(text)});
@@ -38,21 +46,21 @@ bool ThoughtParser::step(bool is_end, std::vector<TextPart>& parts) {
   const size_t first = std::min(pending_.find_first_not_of(kThoughtBlanks), pending_.size());
   const std::string_view rest = std::string_view(pending_).substr(first);
   if (state_ == State::kBegin) {
-    const bool may_open = rest.size() < kOpenMark.size() && kOpenMark.starts_with(rest);
+    const bool may_open = rest.size() < reading_.marks.open.size() && reading_.marks.open.starts_with(rest);
     if (may_open && !is_end) return false;
-    const bool opens = rest.starts_with(kOpenMark);
-    if (opens) pending_.erase(0, first + kOpenMark.size());
+    const bool opens = rest.starts_with(reading_.marks.open);
+    if (opens) pending_.erase(0, first + reading_.marks.open.size());
     state_ = opens ? State::kOpen : State::kAnswer;
     return true;
   }
   pending_.erase(0, first);  // behind a mark
   // A template that opens thoughts, and a model that opens them once more.
-  if (state_ == State::kOpen && std::string_view(pending_).starts_with(kOpenMark)) {
-    pending_.erase(0, kOpenMark.size());
+  if (state_ == State::kOpen && std::string_view(pending_).starts_with(reading_.marks.open)) {
+    pending_.erase(0, reading_.marks.open.size());
     return true;
   }
-  if (state_ == State::kOpen && !is_end && pending_.size() < kOpenMark.size() &&
-      kOpenMark.starts_with(pending_))
+  if (state_ == State::kOpen && !is_end && pending_.size() < reading_.marks.open.size() &&
+      reading_.marks.open.starts_with(pending_))
     return false;
   if (pending_.empty()) return false;
   state_ = state_ == State::kOpen ? State::kThought : State::kAnswer;
@@ -60,9 +68,9 @@ bool ThoughtParser::step(bool is_end, std::vector<TextPart>& parts) {
 }
 
 bool ThoughtParser::read_thought(bool is_end, std::vector<TextPart>& parts) {
-  const size_t close = pending_.find(kCloseMark);
+  const size_t close = pending_.find(reading_.marks.close);
   size_t end = std::min(close, pending_.size());
-  if (close == pending_.npos && !is_end) end -= begun(pending_, kCloseMark);
+  if (close == pending_.npos && !is_end) end -= begun(pending_, reading_.marks.close);
   const size_t last = pending_.substr(0, end).find_last_not_of(kThoughtBlanks);
   const size_t told = last == std::string::npos ? 0 : last + 1;
   if (reading_.is_told) tell(true, pending_.substr(0, told), parts);
@@ -70,7 +78,7 @@ bool ThoughtParser::read_thought(bool is_end, std::vector<TextPart>& parts) {
     pending_.erase(0, is_end ? pending_.size() : told);
     return false;
   }
-  pending_.erase(0, close + kCloseMark.size());
+  pending_.erase(0, close + reading_.marks.close.size());
   state_ = State::kClosed;
   return true;
 }
@@ -83,8 +91,10 @@ void ThoughtCounter::add(std::string_view text) {
   if (was_thinking || parser_.is_thinking()) count_ = tokens_;
 }
 
-bool has_thoughts(std::string_view chat_template) {
-  return chat_template.find(kCloseMark) != chat_template.npos;
+std::optional<ThoughtMarks> thought_marks(std::string_view chat_template) {
+  for (const ThoughtMarks& marks : kKnownMarks)
+    if (chat_template.find(marks.close) != chat_template.npos) return marks;
+  return std::nullopt;
 }
 
 }  // namespace outrider

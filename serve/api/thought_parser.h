@@ -1,18 +1,24 @@
-// Parts a model's text, while it is generated, into what it thinks, between <think> and </think>, and what it
-// answers. Thoughts are at the text's beginning. Pure.
+// Parts a model's text, while it is generated, into what it thinks, between marks such as <think> and
+// </think>, and what it answers. Thoughts are at the text's beginning. Pure.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace outrider {
 
+struct ThoughtMarks {
+  std::string_view open = "<think>", close = "</think>";
+};
+
 // How the thoughts of an answer are found.
 struct ThoughtReading {
-  bool is_open = false;  // the prompt ends with <think>
+  bool is_open = false;  // the prompt ends with the opening mark
   bool is_told = true;   // else thoughts are dropped
+  ThoughtMarks marks = {};
 };
 
 struct TextPart {
@@ -33,9 +39,9 @@ class ThoughtParser {
  private:
   enum class State : uint8_t {
     kBegin,    // before the first character that is no blank
-    kOpen,     // behind <think>, before the first thought
+    kOpen,     // behind the opening mark, before the first thought
     kThought,  // within thoughts
-    kClosed,   // behind </think>, before the answer
+    kClosed,   // behind the closing mark, before the answer
     kAnswer,
   };
   bool step(bool is_end, std::vector<TextPart>& parts);
@@ -58,7 +64,7 @@ class ThoughtCounter {
   int64_t tokens_ = 0, count_ = 0;
 };
 
-// Whether a chat template is of models that think so.
-bool has_thoughts(std::string_view chat_template);
+// The marks that models of a chat template write around thoughts; nothing: they write none.
+std::optional<ThoughtMarks> thought_marks(std::string_view chat_template);
 
 }  // namespace outrider

@@ -100,7 +100,9 @@ TEST_F(ServeClients, ThoughtsAreApart) {
   ASSERT_EQ(response["output"].size(), 1u);
   EXPECT_EQ(response["output"][0]["content"][0]["text"], text);
   EXPECT_EQ(response["usage"]["output_tokens_details"]["reasoning_tokens"], 12);
-  const json told = server_->ask("/v1/messages", chat)["content"];
+  const json answered = server_->ask("/v1/messages", chat);
+  EXPECT_EQ(answered["usage"]["output_tokens_details"]["thinking_tokens"], 12);
+  const json told = answered["content"];
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0]["thinking"], text);
   const json silent = server_->ask("/v1/messages", with(chat, {{"thinking", {{"type", "disabled"}}}}));

@@ -314,7 +314,8 @@ TEST(OtherBodies, AskForTheSameChat) {
                   {"messages",
                    {{{"role", "system"}, {"content", "be brief"}}, {{"role", "user"}, {"content", "hi"}}}},
                   {"stop", {"x"}},
-                  {"chat_template_kwargs", {{"enable_thinking", false}, {"thinking", false}}},
+                  {"chat_template_kwargs",
+                   {{"enable_thinking", false}, {"thinking", false}, {"thinking_mode", "disabled"}}},
                   {"include_reasoning", false}}));
   EXPECT_FALSE(chat_of_messages({{"messages", json::array()}}).ok());
   const json response =

@@ -106,6 +106,71 @@ TEST_F(ServeApi, ChatsOfModelsThatThinkHaveTheirThoughtsApart) {
   EXPECT_TRUE(read({{"input", "hello"}}, ApiKind::kResponses)->thoughts);
 }
 
+// The marks of each family, in what its published template has of them.
+TEST_F(ServeApi, MarksOfThoughtsAreThoseOfTheTemplate) {
+  using nlohmann::json;
+  const json chat{{"messages", {{{"role", "user"}, {"content", "hello"}}}}};
+  for (const auto& [source, open, close] :
+       {std::tuple("{%- set think_end_token = '</seed:think>' -%}", "<seed:think>", "</seed:think>"),
+        std::tuple("{%- set think_end_token = '</mm:think>' -%}", "<mm:think>", "</mm:think>"),
+        std::tuple("{{- '[THINK]' + block['thinking'] + '[/THINK]' }}", "[THINK]", "[/THINK]"),
+        std::tuple("<|START_THINKING|>{{message.reasoning_content}}<|END_THINKING|>", "<|START_THINKING|>",
+                   "<|END_THINKING|>"),
+        std::tuple("{{- '<|channel>thought\\n' + thinking_text + '\\n<channel|>' -}}", "<|channel>thought",
+                   "<channel|>")}) {
+    const std::string quiet = "{% if false %}" + std::string(source) + "{% endif %}{{ messages[0].content }}";
+    chat_ = parse_chat_template(quiet, "", "");
+    const auto closed = read(chat, ApiKind::kChat);
+    ASSERT_TRUE(closed.ok() && closed->thoughts) << source;
+    EXPECT_EQ(closed->thoughts->marks.open, open);
+    EXPECT_FALSE(closed->thoughts->is_open);
+    chat_ = parse_chat_template(quiet + open + "{{ '\n' }}", "", "");
+    EXPECT_TRUE(read(chat, ApiKind::kChat)->thoughts->is_open) << source;
+    for (const size_t piece : {size_t{1}, size_t{5}, size_t{1000}}) {
+      const std::string text = std::string(open) + "\nhm <a>\n" + close + "Yes.";
+      ThoughtParser parser(*closed->thoughts);
+      std::vector<TextPart> parts;
+      for (size_t at = 0; at < text.size(); at += piece) parser.append(text.substr(at, piece), parts);
+      parser.finish(parts);
+      std::string thoughts, answer;
+      for (const TextPart& part : parts) (part.is_thought ? thoughts : answer) += part.text;
+      EXPECT_EQ(thoughts, "hm <a>") << source;
+      EXPECT_EQ(answer, "Yes.") << source;
+    }
+  }
+}
+
+TEST_F(ServeApi, ThinkingOfChatsIsTheTemplatesSwitch) {
+  using nlohmann::json;
+  chat_ = parse_chat_template(
+      "{# </think> #}{{ enable_thinking }} {{ thinking }} {{ thinking_mode }} {{ clear_thinking }} "
+      "{{ reasoning_effort }}",
+      "", "");
+  const auto with = [&](const json& thinking, const json& more = json::object()) {
+    json out{{"messages", {{{"role", "user"}, {"content", "hello"}}}}, {"thinking", thinking}};
+    out.update(more);
+    return out;
+  };
+  const auto prompt = [&](const json& asked) {
+    const auto api = read(asked, ApiKind::kChat);
+    return api.ok() ? prepared_.tokenizer->decode(api->requests[0].prompt) : api.status().message();
+  };
+  EXPECT_EQ(prompt(with({{"type", "enabled"}})), "True True enabled  ");
+  EXPECT_EQ(prompt(with({{"type", "disabled"}})), "False False disabled  ");
+  EXPECT_EQ(prompt(with({{"type", "enabled"}, {"clear_thinking", false}})), "True True enabled False ");
+  EXPECT_EQ(prompt(with(nullptr)), "    ");
+  EXPECT_EQ(prompt(with({{"type", "disabled"}}, {{"reasoning_effort", "high"}})),
+            "False False disabled  high")
+      << "the switch is plainer than an effort";
+  EXPECT_EQ(prompt(with({{"type", "enabled"}}, {{"chat_template_kwargs", {{"enable_thinking", false}}}})),
+            "False True enabled  ");
+  EXPECT_FALSE(read(with({{"type", "disabled"}}), ApiKind::kChat)->thoughts->is_told);
+  for (const json& wrong :
+       {json(true), json::object(), json{{"type", "on"}}, json{{"type", "enabled"}, {"tokens", 1}},
+        json{{"type", "enabled"}, {"clear_thinking", 1}}})
+    EXPECT_TRUE(error(with(wrong), ApiKind::kChat).starts_with("\"thinking\"")) << wrong;
+}
+
 TEST_F(ServeApi, EffortReachesTheTemplate) {
   using nlohmann::json;
   chat_ = parse_chat_template("{{ reasoning_effort }} {{ enable_thinking }}", "", "");
