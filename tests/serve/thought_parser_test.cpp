@@ -106,7 +106,7 @@ TEST_F(ServeApi, ChatsOfModelsThatThinkHaveTheirThoughtsApart) {
   EXPECT_TRUE(read({{"input", "hello"}}, ApiKind::kResponses)->thoughts);
 }
 
-// The marks of each family, in what its published template has of them.
+// Each family has marks of its own; the sources are lines of its published template.
 TEST_F(ServeApi, MarksOfThoughtsAreThoseOfTheTemplate) {
   using nlohmann::json;
   const json chat{{"messages", {{{"role", "user"}, {"content", "hello"}}}}};

@@ -139,7 +139,7 @@ TEST(ToolCalls, OfHermesMayBeOneBlockOfJson) {
     hermes(text, {text, {}});
   hermes("```json\n{\"name\": 5}\n```\n<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>",
          {"```json\n{\"name\": 5}\n```\n", {{"g", "{}"}}});
-  // What cannot become such a call is not held back.
+  // A text that cannot become such a call any more is not held back.
   ToolCallParser parser({.format = ToolFormat::kHermes, .names = {"f"}});
   std::vector<ToolEvent> events;
   parser.append("```json\n{\"name\": \"Alice", events);
