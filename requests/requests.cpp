@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
@@ -75,8 +76,10 @@ class Reader {
   Result<std::string> render(const Conversation& chat) const;
   Result<std::vector<TokenId>> turn_after(const std::string& before, const std::string& turn,
                                           bool is_chat) const;
+  Status check_question(const json& object, size_t line);
 
   const RequestParams& params_;
+  std::map<std::string, size_t> questions_;  // lines of ids of benchmarks, as JSON text
   const RequestBuilder builder_;
   size_t later_turns_ = 0;
   size_t answered_ = 0;
@@ -155,6 +158,21 @@ Result<std::vector<TokenId>> Reader::turn_after(const std::string& before, const
   return builder_.encode(rendered.substr(at + kAnswer.size()), SpecialTokens::kOmit, Names::kKeys);
 }
 
+// A benchmark's row is known by its id, and counted by its category.
+Status Reader::check_question(const json& object, size_t line) {
+  const auto id = object.find("question_id");
+  if (id == object.end()) return {};
+  if (!id->is_string() && !id->is_number_integer())
+    return invalid_argument("\"question_id\" must be a text or a whole number");
+  const auto category = object.find("category");
+  if (category != object.end() && !category->is_null() && !category->is_string())
+    return invalid_argument("\"category\" must be a text");
+  const auto [first, is_new] = questions_.emplace(json_text(*id), line);
+  if (is_new) return {};
+  return invalid_argument(fmt::format("\"question_id\" {} stands in line {}, too; rows need ids of their own",
+                                      first->first.substr(0, 100), first->second));
+}
+
 Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, size_t line) {
   auto parsed = parse_json(text, "not JSON",
                            {.max_bytes = kMaxRequestBytes, .max_depth = 16, .whole_numbers_fit = true});
@@ -167,6 +185,7 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
   std::string category, first_turn;
   bool is_chat = params_.chat;
   std::vector<std::string> later_turns;
+  RETURN_IF_ERROR(check_question(object, line));
   if (auto published = published_line(object)) {
     first_turn = published->prompt;
     is_chat = is_chat || published->is_chat;

@@ -1,4 +1,5 @@
 // Requests from flags and from lines: the fields of a line replace those of the flags, and all others stay.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -129,6 +130,28 @@ TEST_F(ReadRequests, RowsOfBenchmarksWithoutTurnsAreToldSo) {
     ASSERT_FALSE(read.ok()) << row;
     EXPECT_NE(read.status().message().find("\"turns\""), std::string::npos) << read.status().message();
   }
+}
+
+TEST_F(ReadRequests, RowsOfBenchmarksHaveIdsOfTheirOwn) {
+  const auto refusal = [&](const std::string& rows) {
+    return read_requests({}, directory_.write("rows", rows), model()).status().message();
+  };
+  const std::string good = R"({"question_id": "a", "category": "code", "turns": ["ab"]})";
+  const auto row = [](const char* id, const char* category) {
+    return fmt::format(R"({{"question_id": {}, "category": {}, "turns": ["ab"]}})", id, category);
+  };
+  EXPECT_EQ(refusal(good + "\n" + row("\"b\"", "null")), "");
+  EXPECT_NE(refusal(good + "\n" + good).find(":2: \"question_id\" \"a\" stands in line 1, too"),
+            std::string::npos)
+      << refusal(good + "\n" + good);
+  for (const char* id : {"null", "1.5", "[1]", "true"})
+    EXPECT_NE(refusal(good + "\n" + row(id, "\"code\""))
+                  .find(":2: \"question_id\" must be a text or a whole number"),
+              std::string::npos)
+        << refusal(good + "\n" + row(id, "\"code\""));
+  for (const char* category : {"5", "[\"code\"]", "{}"})
+    EXPECT_NE(refusal(row("7", category)).find(":1: \"category\" must be a text"), std::string::npos)
+        << refusal(row("7", category));
 }
 
 TEST_F(ReadRequests, ALineMayNameItsCategory) {
