@@ -154,7 +154,7 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
   const ShardPlan plan(config, options.shard);
   auto loaders = std::make_unique<ThreadPool>(options.threads);
   ASSIGN_OR_RETURN(Weights weights,
-                   load_weights(files, config, plan,
+                   load_weights(std::move(files), config, plan,
                                 {options.weight_format, options.activations, options.progress}, *loaders));
   loaders.reset();
   const int64_t kv_blocks =
@@ -284,7 +284,8 @@ void CpuModel::locate_rows(std::span<const BatchSlice> batch) {
 }
 
 // Every rank copies the rows it owns; the others contribute zero bits, so the integer sum is the row itself.
-void CpuModel::read_table(const PackedMatrix& table, std::span<const BatchSlice> batch, int64_t columns,
+template <class CopyRow>
+void CpuModel::read_table(const CopyRow& copy_row, std::span<const BatchSlice> batch, int64_t columns,
                           ActivationRows& to) {
   const EmbeddedIds ids{config_.vocab_size, options_.stand_in};
   const auto flat = to.flat(count_rows(batch).rows);
@@ -294,8 +295,8 @@ void CpuModel::read_table(const PackedMatrix& table, std::span<const BatchSlice>
     for (TokenId id : slice.tokens) {
       const TokenId token = ids.readable(id);
       if (plan_.vocab.contains(token.value()))
-        table.copy_row(token.value() - plan_.vocab.begin,
-                       flat.subspan(static_cast<size_t>(row * to.stride), static_cast<size_t>(columns)));
+        copy_row(token.value() - plan_.vocab.begin,
+                 flat.subspan(static_cast<size_t>(row * to.stride), static_cast<size_t>(columns)));
       ++row;
     }
   if (collectives_->size() > 1)
@@ -303,7 +304,9 @@ void CpuModel::read_table(const PackedMatrix& table, std::span<const BatchSlice>
 }
 
 void CpuModel::embed(std::span<const BatchSlice> batch, ActivationRows& to) {
-  read_table(weights_.embedding_rows(), batch, config_.hidden_size, to);
+  const PackedMatrix& table = weights_.embedding_rows();
+  read_table([&](int64_t row, std::span<float> numbers) { table.copy_row(row, numbers); }, batch,
+             config_.hidden_size, to);
   if (config_.scales.embedding != 1)
     scale_rows(to.rows(count_rows(batch).rows), static_cast<float>(config_.scales.embedding));
 }
@@ -313,7 +316,8 @@ void CpuModel::make_layer_inputs(std::span<const BatchSlice> batch, TensorView<c
   const InputTable& w = *weights_.inputs;
   const int64_t rows = embedded.extent(0), size = config_.layer_input_size;
   const auto inputs = act_->inputs.rows(rows), projected = act_->projected_inputs.rows(rows);
-  read_table(w.table, batch, inputs.extent(1), act_->inputs);
+  read_table([&](int64_t row, std::span<float> numbers) { w.table.copy_row(row, numbers, pool_); }, batch,
+             inputs.extent(1), act_->inputs);
   scale_rows(inputs, static_cast<float>(config_.scales.layer_inputs));
   matmul(pool_, matmul_scratch_, embedded, w.projection, projected);
   scale_rows(projected, static_cast<float>(1 / std::sqrt(static_cast<double>(config_.hidden_size))));

@@ -49,7 +49,8 @@ class CpuModel final : public Model {
   LogitsShard finish(std::span<const BatchSlice> batch);
   void locate_rows(std::span<const BatchSlice> batch);
   // Writes the rows of a table, one for each token: of embeddings, or of inputs of layers.
-  void read_table(const PackedMatrix& table, std::span<const BatchSlice> batch, int64_t columns,
+  template <class CopyRow>  // (row, its numbers)
+  void read_table(const CopyRow& copy_row, std::span<const BatchSlice> batch, int64_t columns,
                   ActivationRows& to);
   void embed(std::span<const BatchSlice> batch, ActivationRows& to);
   // Makes the inputs of all layers of embedded tokens.

@@ -138,8 +138,10 @@ Result<LayerInputWeights> Packer::layer_input(const LayerInputSources& s) {
 }
 
 Result<InputTable> Packer::input_table(const InputTableSources& s) {
-  InputTable w{.norm = norm(s.norm)};
-  ASSIGN_OR_RETURN(w.table, matrix(MatrixKind::kVocabulary, s.table));
+  ASSIGN_OR_RETURN(const WeightType type, type_of(MatrixKind::kVocabulary, s.table));
+  InputTable w{
+      .table = FileTable(s.table, type, options_.activations), .projection = {}, .norm = norm(s.norm)};
+  advance(s.table.bytes());
   ASSIGN_OR_RETURN(w.projection, matrix(MatrixKind::kLayer, s.projection));
   return w;
 }
@@ -297,6 +299,20 @@ PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool
   return std::move(*whole);
 }
 
+void FileTable::copy_row(int64_t row, std::span<float> to, ThreadPool& pool) const {
+  MatrixSource one = source_;
+  for (TensorPart& part : one.parts) {
+    if (row < part.rows.size()) {
+      part.rows = {part.rows.begin + row, part.rows.begin + row + 1};
+      one.parts = {part};
+      pack_matrix(one, type_, pool, activations_).copy_row(0, to);
+      return;
+    }
+    row -= part.rows.size();
+  }
+  CHECK(false, "row {} behind the table", row);
+}
+
 WeightType weight_type(WeightFormat format, MatrixKind kind) {
   CHECK(format != WeightFormat::kAuto, "auto names no type");
   if (format == WeightFormat::kBFloat16) return WeightType::kBFloat16;
@@ -351,7 +367,7 @@ Result<LatentWeights> pack_latent(const LatentSources& sources, const ModelConfi
   return Packer(config, {}, numbers, 0, options, pool).latent(sources);
 }
 
-Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+Result<Weights> load_weights(TensorFiles files, const ModelConfig& config, const ShardPlan& plan,
                              const WeightOptions& options, ThreadPool& pool) {
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, plan));
   Packer packer(config, plan.shard, map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32,
@@ -363,7 +379,7 @@ Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, cons
   ASSIGN_OR_RETURN(weights.head, packer.matrix(MatrixKind::kVocabulary, map.head));
   if (map.inputs) {
     ASSIGN_OR_RETURN(weights.inputs, packer.input_table(*map.inputs));
-    weights.bytes += static_cast<int64_t>(weights.inputs->table.bytes() + weights.inputs->projection.bytes());
+    weights.bytes += static_cast<int64_t>(weights.inputs->projection.bytes());
   }
   for (const LayerSources& sources : map.layers) {
     ASSIGN_OR_RETURN(LayerWeights w, packer.layer(sources));
@@ -373,6 +389,7 @@ Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, cons
   weights.final_norm = packer.norm(map.final_norm);
   weights.bytes += static_cast<int64_t>(weights.head.bytes() + weights.embedding.bytes());
   RETURN_IF_ERROR(files.check_unchanged());
+  if (weights.inputs) weights.inputs->table.keep(std::make_shared<const TensorFiles>(std::move(files)));
   return weights;
 }
 

@@ -2,6 +2,7 @@
 // and only once: each tensor is packed from the mapped file and its pages are given back.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -71,9 +72,28 @@ struct LayerInputWeights {
   std::vector<float> norm;
 };
 
-// InputTableSources, packed.
+// Rows of a large table, of which a pass reads one for each token. The table stays in its file, and a row is
+// packed when it is read, so its numbers are those of a packed table.
+class FileTable {
+ public:
+  FileTable(MatrixSource source, WeightType type, ActivationFormat activations)
+      : source_(std::move(source)), type_(type), activations_(activations) {}
+
+  // The files that the source views; they must be given before a row is read.
+  void keep(std::shared_ptr<const TensorFiles> files) { files_ = std::move(files); }
+  void copy_row(int64_t row, std::span<float> to, ThreadPool& pool) const;
+
+ private:
+  MatrixSource source_;
+  WeightType type_;
+  ActivationFormat activations_;
+  std::shared_ptr<const TensorFiles> files_;
+};
+
+// InputTableSources, of which the projection is packed.
 struct InputTable {
-  PackedMatrix table, projection;
+  FileTable table;
+  PackedMatrix projection;
   std::vector<float> norm;
 };
 
@@ -150,7 +170,8 @@ Result<ExpertMlp> pack_mixture(const ExpertSources& sources, const ModelConfig& 
 Result<LatentWeights> pack_latent(const LatentSources& sources, const ModelConfig& config,
                                   WeightFormat format, WeightType numbers, ThreadPool& pool);
 
-Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+// Weights may go on to read from the files, which they then take.
+Result<Weights> load_weights(TensorFiles files, const ModelConfig& config, const ShardPlan& plan,
                              const WeightOptions& options, ThreadPool& pool);
 
 }  // namespace outrider

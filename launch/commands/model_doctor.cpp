@@ -81,10 +81,8 @@ Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
   };
   if (map.embedding) RETURN_IF_ERROR(add(*map.embedding, MatrixKind::kVocabulary, parts.embedding));
   RETURN_IF_ERROR(add(map.head, MatrixKind::kVocabulary, parts.head));
-  if (map.inputs) {
-    RETURN_IF_ERROR(add(map.inputs->table, MatrixKind::kVocabulary, parts.inputs));
-    RETURN_IF_ERROR(add(map.inputs->projection, MatrixKind::kLayer, parts.inputs));
-  }
+  // The table beside the projection stays in its file.
+  if (map.inputs) RETURN_IF_ERROR(add(map.inputs->projection, MatrixKind::kLayer, parts.inputs));
   for (const LayerSources& layer : map.layers) {
     if (layer.input)
       for (const MatrixSource* matrix : {&layer.input->gate, &layer.input->out})

@@ -499,5 +499,34 @@ TEST(PublishedFormatErrors, AConfigOfWeightsThatAreNotQuantisedIsRefused) {
   expect_names(model.status().message(), {"config.json", "quantization_config", "gptq", "bf16"});
 }
 
+// A row that is packed when it is read has the bits that it has in a packed table.
+TEST(FileTable, HasTheNumbersOfAPackedTable) {
+  ThreadPool pool(2);
+  std::vector<fs::path> models{testing::golden_model("llama2"), testing::golden_model("qwen3-bf16"),
+                               testing::golden_model("gemma4")};
+  for (const std::string& name : kFormats)
+    models.push_back(name.starts_with("gguf") ? format_model(name) / "model.gguf" : format_model(name));
+  for (const fs::path& directory : models)
+    for (const int rank : {0, 1}) {
+      const ModelConfig config = read_model_config(directory).value();
+      const auto files = std::make_shared<const TensorFiles>(TensorFiles::open(directory).value());
+      const WeightMap map = map_weights(*files, config, ShardPlan(config, {rank, 2})).value();
+      const MatrixSource& source = map.inputs ? map.inputs->table : map.head;
+      for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kInt8, WeightFormat::kBFloat16}) {
+        const auto type = cpu_weight_type(source, format, MatrixKind::kVocabulary, WeightType::kFloat32);
+        if (!type.ok()) continue;  // stored in another way
+        FileTable table(source, *type, ActivationFormat::kBFloat16);
+        table.keep(files);
+        const PackedMatrix packed = pack_matrix(source, *type, pool);
+        std::vector<float> expected(static_cast<size_t>(source.k())), read(expected.size());
+        for (int64_t row = 0; row < source.n(); row += 1 + row / 3) {
+          packed.copy_row(row, expected);
+          table.copy_row(row, read, pool);
+          ASSERT_TRUE(same_bits(expected, read)) << directory << ", row " << row << " of rank " << rank;
+        }
+      }
+    }
+}
+
 }  // namespace
 }  // namespace outrider
