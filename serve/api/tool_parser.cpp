@@ -50,6 +50,12 @@ std::vector<std::pair<std::string, std::string_view>> members_of(std::string_vie
   }
 }
 
+// Whether an object begins the text, and not a block.
+bool is_alone(const std::string& text) {
+  const size_t first = text.find_first_not_of(kBlanks);
+  return first != std::string::npos && text[first] == '{';
+}
+
 }  // namespace
 
 bool JsonNesting::ends_at(char c) {
@@ -82,7 +88,7 @@ bool FencedCall::read_name() {
     fits = fits && (is_cut || rest.starts_with(word));
     rest.remove_prefix(fits && !is_cut ? word.size() : 0);
   };
-  skip("```json");
+  if (!is_alone(text_)) skip("```json");
   skip("{");
   const size_t open = text_.size() - rest.size();  // behind the bracket
   for (const char* word : {"\"name\"", ":", "\""}) skip(word);
@@ -94,20 +100,24 @@ bool FencedCall::read_name() {
   const auto found = std::find_if(names_.begin(), names_.end(), may_be);
   if (found == names_.end()) return false;
   const auto is_told = [&](const std::string& name) { return rest.size() > name.size() && may_be(name); };
-  if (std::any_of(names_.begin(), names_.end(), is_told)) scanned_ = open - 1;
+  if (std::any_of(names_.begin(), names_.end(), is_told)) {
+    nesting_.ends_at('{');
+    scanned_ = open;
+  }
   return true;
 }
 
-// Whether what stands behind the object may be the end of its block.
+// Whether what stands behind the object may be the end of the answer.
 bool FencedCall::is_end(std::string_view rest) const {
   rest.remove_prefix(std::min(rest.find_first_not_of(kBlanks), rest.size()));
+  if (is_alone(text_)) return rest.empty();
   constexpr std::string_view kFence = "```";
   if (rest.size() <= kFence.size()) return kFence.starts_with(rest);
   return rest.starts_with(kFence) && rest.find_first_not_of(kBlanks, kFence.size()) == rest.npos;
 }
 
 std::optional<std::pair<std::string, std::string>> FencedCall::call() const {
-  if (!is_whole_ || text_.find("```", scanned_) == text_.npos) return std::nullopt;
+  if (!is_whole_ || (!is_alone(text_) && text_.find("```", scanned_) == text_.npos)) return std::nullopt;
   const auto object =
       parse_json(std::string_view(text_).substr(text_.find('{'), scanned_ - text_.find('{')), "a call");
   if (!object.ok() || object->size() != 2 || !object->contains("arguments") ||

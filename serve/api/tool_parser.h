@@ -36,8 +36,8 @@ struct JsonNesting {
   bool ends_at(char c);
 };
 
-// An answer that consists of one block of JSON with a call of an offered tool, which models of Hermes' format
-// write at times:
+// An answer that is one JSON object with a call of an offered tool, which models of Hermes' format write at
+// times, alone or as a block:
 //   ```json
 //   {"name": "f", "arguments": {...}}
 //   ```
@@ -57,7 +57,7 @@ class FencedCall {
 
   const std::vector<std::string> names_;
   std::string text_;
-  size_t scanned_ = 0;  // of the object; 0: its name is incomplete
+  size_t scanned_ = 0;  // of the text; 0: the name is incomplete
   JsonNesting nesting_;
   bool is_whole_ = false;
 };

@@ -115,20 +115,24 @@ TEST(ToolCalls, OfHermesAreFoundInText) {
   hermes("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ", {"", {{"f", "{\"a\": "}}});
 }
 
-// As Qwen2.5-Coder writes them: a call only if the whole answer is one block with a call of an offered tool.
-TEST(ToolCalls, OfHermesMayBeOneBlockOfJson) {
+// As Qwen2.5-Coder writes them: a call only if the whole answer is one object with a call of an
+// offered tool, alone or as a block.
+TEST(ToolCalls, OfHermesMayBeOneJsonObject) {
   const auto hermes = [](const std::string& text, const Read& expected) {
     expect_read(ToolFormat::kHermes, text, expected);
   };
   const std::string call = R"({"name": "f", "arguments": {"a": "}```", "b" : [1]}})";
   const Read found{"", {{"f", R"({"a": "}```", "b" : [1]})"}}};
+  hermes(call, found);
+  hermes("\n" + call + "\n", found);
   hermes("```json\n" + call + "\n```", found);
   hermes("\n ```json\n{\n  \"name\": \"f\",\n  \"arguments\": {\"a\": \"}```\", \"b\" : [1]}\n}\n```\n",
          found);
   for (const std::string& text :
        {"```json\n" + call + "\n``` is the call", "Here:\n```json\n" + call + "\n```",
         "```json\n" + call + "\n", "```json\n" + call + "\n```\n```json\n" + call + "\n```",
-        "```\n" + call + "\n```", call, std::string("```json\n{\"name\": \"other\", \"arguments\": {}}\n```"),
+        "```\n" + call + "\n```", call + " and text", call + "\n```",
+        std::string("```json\n{\"name\": \"other\", \"arguments\": {}}\n```"),
         std::string("```json\n{\"name\": \"f\", \"age\": 5}\n```"),
         std::string("```json\n{\"name\": \"f\", \"arguments\": {}, \"more\": 1}\n```"),
         std::string("```json\n{\"name\": \"f\", \"arguments\": [1]}\n```"),
