@@ -1,5 +1,6 @@
 #include "coordinator/costs/cost_model.h"
 #include "coordinator/costs/settled_passes.h"
+#include "coordinator/costs/worker_cost.h"
 
 #include <gtest/gtest.h>
 
