@@ -90,6 +90,10 @@ Result<BackgroundSetup> open_journal(const ServeOptions& options, const ClusterS
 Result<int> coordinate(const ServeOptions& options, const ClusterSettings& cluster,
                        const Preparation& prepared, MpiCluster* mpi) {
   RETURN_IF_ERROR(check_serve_options(options));
+  if (options.standby && mpi)
+    return invalid_argument(
+        "--standby under mpirun: ranks do not wait; start the server alone, with --listen-targets for its "
+        "groups");
   ASSIGN_OR_RETURN(auto policy, parse_gamma_policy(cluster.speculation.policy()));
   ASSIGN_OR_RETURN(auto api_keys, read_api_keys(options.api_key_file));
   api_keys.insert(api_keys.end(), options.api_keys.begin(), options.api_keys.end());

@@ -35,7 +35,9 @@ MeasuredCosts of_report(const std::string& path, const nlohmann::json& cost) {
                     .per_context = seconds("verify_ms_per_1000_context_tokens") / 1000};
   options.draft = {.base = seconds("draft_ms_per_token"), .per_row = seconds("draft_ms_per_further_token")};
   if (cost.contains("draft_ms_per_block"))
-    options.draft = {.base = seconds("draft_ms_per_block"), .block_rows = kDefaultGammaMax};
+    options.draft = {.base = seconds("draft_ms_per_block"),
+                     .per_row = seconds("draft_ms_per_further_token") / kDefaultGammaMax,
+                     .block_rows = kDefaultGammaMax};
   options.draft_link.delay_s = seconds("exchange_ms") / 2;
   use_means(cost, options);
   const auto source = [&](const char* figure, std::string value) {

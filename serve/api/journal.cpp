@@ -91,27 +91,27 @@ Result<JournalEntry> parsed(const std::string& id, const std::string& text, cons
   }
 }
 
-// Opens and locks the file that belongs to the server. -1: another process has it; an error leaves errno.
-// A file, because NFS locks no directory. One that was removed meanwhile is not the lock of the next server.
-Result<int> take_lock(const std::string& path) {
-  while (true) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) return not_found(why_it_failed());
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      const int error = errno;
-      close(fd);
-      if (error == EWOULDBLOCK) return -1;
-      return not_found(std::strerror(error));
-    }
-    struct stat locked {
-    }, present{};
-    if (fstat(fd, &locked) == 0 && stat(path.c_str(), &present) == 0 && locked.st_ino == present.st_ino)
-      return fd;
-    close(fd);
+}  // namespace
+
+// The directory cannot be removed and made again, as a file in it can. But NFS locks no directory, so that
+// the errors of its lock do not count.
+Result<std::optional<JournalLock>> JournalLock::take(const std::string& directory) {
+  JournalLock lock;
+  lock.of_ = {::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+              ::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
+  if (lock.of_[0] < 0 || lock.of_[1] < 0) return not_found(why_it_failed());
+  for (const int fd : lock.of_) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) continue;
+    if (errno == EWOULDBLOCK) return std::optional<JournalLock>();
+    if (fd == lock.of_[1]) return not_found(why_it_failed());
   }
+  return std::optional(std::move(lock));
 }
 
-}  // namespace
+JournalLock::~JournalLock() {
+  for (const int fd : of_)
+    if (fd >= 0) close(fd);
+}
 
 Result<Journal> Journal::open(const std::string& directory, const std::function<void()>& on_wait) {
   const auto wrong = [&](const std::string& what) {
@@ -124,13 +124,12 @@ Result<Journal> Journal::open(const std::string& directory, const std::function<
   if (access((directory + "/.").c_str(), R_OK | W_OK | X_OK) != 0)
     return wrong(fmt::format("cannot be written: {}; name a directory that is yours", why_it_failed()));
   for (bool waits = false;; waits = true) {
-    auto lock = take_lock(directory + "/lock");
+    auto lock = JournalLock::take(directory);
     if (!lock.ok())
       return wrong(
-          fmt::format("its file lock cannot be locked: {}; name a directory that is yours, of a file "
-                      "system with locks",
+          fmt::format("cannot be locked: {}; name a directory that is yours, of a file system with locks",
                       lock.status().message()));
-    if (*lock >= 0) return Journal(directory, *lock);
+    if (*lock) return Journal(directory, **std::move(lock));
     if (!on_wait)
       return unavailable(
           fmt::format("--journal {}: another server uses it; each server needs a directory of "
@@ -139,13 +138,6 @@ Result<Journal> Journal::open(const std::string& directory, const std::function<
     if (!waits) on_wait();
     std::this_thread::sleep_for(kLockPoll);
   }
-}
-
-Journal::Journal(Journal&& other) noexcept
-    : directory_(std::move(other.directory_)), lock_(std::exchange(other.lock_, -1)) {}
-
-Journal::~Journal() {
-  if (lock_ >= 0) close(lock_);
 }
 
 std::string Journal::path_of(const std::string& id) const {

@@ -3,10 +3,13 @@
 // renamed, and holds a checksum: it is whole, or it is not read.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -28,6 +31,21 @@ struct JournalEntry {
   bool is_finished() const { return !response.empty(); }
 };
 
+// Of a journal's directory. It ends with the process, however that ends.
+class JournalLock {
+ public:
+  // Nothing: another process has it.
+  static Result<std::optional<JournalLock>> take(const std::string& directory);
+  JournalLock(JournalLock&& other) noexcept : of_(std::exchange(other.of_, {-1, -1})) {}
+  JournalLock& operator=(JournalLock&&) = delete;
+  ~JournalLock();
+
+ private:
+  JournalLock() = default;
+
+  std::array<int, 2> of_{-1, -1};  // descriptors of the directory and of a file in it
+};
+
 class Journal {
  public:
   struct Found {
@@ -39,9 +57,6 @@ class Journal {
   // Creates the directory if it is missing. kUnavailable: another process has it. With `on_wait` it waits
   // for the end of that process, and calls `on_wait` once before.
   static Result<Journal> open(const std::string& directory, const std::function<void()>& on_wait = {});
-  Journal(Journal&& other) noexcept;
-  Journal& operator=(Journal&&) = delete;
-  ~Journal();
 
   const std::string& directory() const { return directory_; }
   // All entries, the oldest first; removes what an interrupted write left.
@@ -52,11 +67,12 @@ class Journal {
   void remove(const std::string& id) const;
 
  private:
-  Journal(std::string directory, int lock) : directory_(std::move(directory)), lock_(lock) {}
+  Journal(std::string directory, JournalLock lock)
+      : directory_(std::move(directory)), lock_(std::move(lock)) {}
   std::string path_of(const std::string& id) const;
 
   std::string directory_;
-  int lock_;  // a descriptor; the lock ends with the process, however that ends
+  JournalLock lock_;
 };
 
 }  // namespace outrider

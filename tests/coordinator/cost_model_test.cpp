@@ -239,7 +239,6 @@ TEST(CostModel, TellsDraftersThatBatchFromThoseThatDoNot) {
   }
 }
 
-// Kernels have steps: what a line misses is learnt by the number of rows.
 // DFlash drafts a block in one pass, so after two tokens it is known what twelve cost.
 TEST(CostModel, ADraftOfABlockTakesAsLongAtAnyLength) {
   CostModel cost;
@@ -261,6 +260,7 @@ TEST(CostModel, ADraftOfABlockTakesAsLongAtAnyLength) {
   EXPECT_FALSE(cost.draft_known()) << "a token of another drafter may cost anything";
 }
 
+// Kernels have steps: what a line misses is learnt by the number of rows.
 TEST(CostModel, KnowsStepsThatNoLineHas) {
   CostModel cost;
   const auto seconds = [](int rows) { return rows < 10 ? 0.010 : 0.016; };

@@ -164,20 +164,21 @@ TEST_F(ServeJoiningGroups, AStandbyTakesOver) {
   const std::string other = "tcp://127.0.0.1:" + std::to_string(free_port());
   auto stays = group("stays", {"--stay", "--connect", other});
   ASSERT_TRUE(until([&] { return status("/ready") == 200; })) << stays.err();
-  json asked{{"input", "Once upon a time"}, {"max_output_tokens", 100}, {"seed", 5}, {"ignore_eos", true}};
+  json asked{{"input", "Once upon a time"}, {"max_output_tokens", 150}, {"seed", 5}, {"ignore_eos", true}};
   const json expected = server_->ask("/v1/responses", asked)["output"][0]["content"];
-  asked["background"] = true;
-  const std::string path = "/v1/responses/" + server_->ask("/v1/responses", asked)["id"].get<std::string>();
-
   ServedProgram next({"--listen-targets", other, "--drafter", "ngram", "--threads", "1", "--journal", journal,
                       "--chat-template", chats, "--standby"},
                      ServedProgram::Wait::kNot);
   ASSERT_TRUE(next.process().says("standby: waits for the end of the server")) << next.process().err();
   EXPECT_EQ(status("/ready"), 200) << "the first one goes on";
-  EXPECT_NE(json::parse(server_->client().get(path).body)["status"], "completed");
+  asked["background"] = true;
+  const std::string path = "/v1/responses/" + server_->ask("/v1/responses", asked)["id"].get<std::string>();
+  const auto state = [&] { return json::parse(server_->client().get(path).body)["status"]; };
+  ASSERT_TRUE(until([&] { return state() == "in_progress"; }));
   server_->process().signal(SIGKILL);
   ASSERT_TRUE(next.process().says("takeover: ")) << next.process().err();
   ASSERT_TRUE(next.process().says("serving ")) << next.process().err();
+  EXPECT_TRUE(next.process().says("1 unfinished requests run again")) << next.process().err();
   json ended;
   EXPECT_TRUE(until([&] {
     ended = json::parse(next.client().get(path).body);
