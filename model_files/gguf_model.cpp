@@ -71,6 +71,8 @@ class TensorsOfGguf {
                       const std::string& kind);
   Status add_each(const TensorInfo& tensor, const std::string& before, const std::string& behind);
   Status add_rows(const TensorInfo& tensor, std::span<const std::pair<std::string, int64_t>> parts);
+  // Queries, keys and values in one tensor.
+  Status add_projections(const TensorInfo& tensor, const std::string& layer, const std::string& kind);
   Status add_experts(const TensorInfo& tensor, const std::string& layer, std::string_view part,
                      const std::string& kind);
   void put(TensorInfo tensor, std::string name);
@@ -128,6 +130,23 @@ Status TensorsOfGguf::add_rows(const TensorInfo& tensor,
     put(std::move(part), name);
   }
   return {};
+}
+
+// Keys are not checked here. A file with latent attention has no size of all heads, and no such tensor.
+Status TensorsOfGguf::add_projections(const TensorInfo& tensor, const std::string& layer,
+                                      const std::string& kind) {
+  const int64_t queries = config_["num_attention_heads"],
+                keys = config_.value("num_key_value_heads", queries),
+                head = config_.value("head_dim", int64_t{0}), rows = tensor.shape[0];
+  const auto fits = [&](int64_t heads) { return heads > 0 && heads <= rows / head; };
+  if (head < 1 || !fits(queries) || !fits(keys))
+    return malformed(fmt::format("{}: {} has {} rows, which are not {} query and {} key heads", file_,
+                                 printable(tensor.name), rows, queries, keys));
+  const std::array<std::pair<std::string, int64_t>, 3> parts{
+      {{layer + "self_attn.q_proj" + kind, queries * head},
+       {layer + "self_attn.k_proj" + kind, keys * head},
+       {layer + "self_attn.v_proj" + kind, keys * head}}};
+  return add_rows(tensor, parts);
 }
 
 // "ffn_gate_exps" is w1 of Mixtral, and gate_proj of others.
@@ -189,15 +208,7 @@ Status TensorsOfGguf::add_of_layer(TensorInfo tensor, const std::string& layer, 
         layer + "linear_attn." + (part == "attn_qkv" ? "in_proj_qkv" + kind : std::string("dt_bias")));
     return {};
   }
-  if (part == "attn_qkv" && !traits_.fused_projections) {
-    const int64_t head = config_["head_dim"], queries = config_["num_attention_heads"],
-                  keys = config_.value("num_key_value_heads", queries);
-    const std::array<std::pair<std::string, int64_t>, 3> parts{
-        {{layer + "self_attn.q_proj" + kind, queries * head},
-         {layer + "self_attn.k_proj" + kind, keys * head},
-         {layer + "self_attn.v_proj" + kind, keys * head}}};
-    return add_rows(tensor, parts);
-  }
+  if (part == "attn_qkv" && !traits_.fused_projections) return add_projections(tensor, layer, kind);
   if (traits_.fused_projections && (part == "attn_qkv" || part == "ffn_up")) {
     put(std::move(tensor), layer + (part == "ffn_up" ? "mlp.gate_up_proj" : "self_attn.qkv_proj") + kind);
     return {};

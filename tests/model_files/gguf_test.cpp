@@ -262,6 +262,65 @@ TEST(GgufTensors, ErrorsNameThemAsTheFileDoes) {
   }
 }
 
+Gguf deepseek_gguf() {
+  return file_of("deepseek2", 1)
+      .number("deepseek2.attention.key_length", 96)
+      .number("deepseek2.attention.value_length", 64)
+      .number("deepseek2.attention.kv_lora_rank", 32)
+      .number("deepseek2.rope.dimension_count", 32);
+}
+
+// Such a file has no size of all heads.
+TEST(GgufTensors, ErrorsNameThoseOfLatentAttention) {
+  const TemporaryDirectory directory;
+  const auto files = TensorFiles::open(directory.write("m.gguf", deepseek_gguf().file()));
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  for (const auto& [name, words] :
+       {std::pair{"model.layers.0.self_attn.q_a_proj.weight", "has no tensor blk.0.attn_q_a.weight"},
+        {"model.layers.0.self_attn.qkv.weight", "has no tensor model.layers.0.self_attn.qkv.weight"}}) {
+    const std::string message = files->require(name, {1, 1}).status().message();
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  }
+}
+
+TEST(GgufTensors, FusedProjectionsHaveTheRowsOfHeads) {
+  const TemporaryDirectory directory;
+  const auto refused = [&](Gguf file, uint64_t rows, const std::string& words) {
+    file.tensor("blk.0.attn_qkv.weight", {128, rows}, 1, 128 * rows * 2);
+    const auto files = TensorFiles::open(directory.write("m.gguf", file.file()));
+    ASSERT_FALSE(files.ok()) << words;
+    EXPECT_NE(files.status().message().find(words), std::string::npos) << files.status().message();
+  };
+  const auto sizes = [](int64_t heads, int64_t kv_heads, int64_t each) {
+    const auto key = [](int64_t value) { return Gguf::bytes(value); };
+    constexpr uint32_t kI64 = 11;
+    return Gguf()
+        .text("general.architecture", "llama")
+        .number("llama.block_count", 1)
+        .number("llama.context_length", 512)
+        .number("llama.embedding_length", 128)
+        .number("llama.feed_forward_length", 256)
+        .add("llama.attention.head_count", kI64, key(heads))
+        .add("llama.attention.head_count_kv", kI64, key(kv_heads))
+        .add("llama.attention.key_length", kI64, key(each))
+        .add("llama.attention.value_length", kI64, key(each))
+        .add("llama.rope.dimension_count", kI64, key(each))
+        .tensor("token_embd.weight", {128, 96}, 1, 128 * 96 * 2);
+  };
+  Gguf good = sizes(2, 1, 64);
+  good.tensor("blk.0.attn_qkv.weight", {128, 256}, 1, 128 * 256 * 2);
+  const auto files = TensorFiles::open(directory.write("m.gguf", good.file()));
+  ASSERT_TRUE(files.ok()) << files.status().message();
+  EXPECT_EQ(files->find("model.layers.0.self_attn.k_proj.weight")->shape, (std::vector<int64_t>{64, 128}));
+  refused(deepseek_gguf(), 256, "blk.0.attn_qkv.weight");
+  refused(sizes(2, 1, 64), 192, "blk.0.attn_qkv.weight has 192 rows, not 256");
+  refused(sizes(3, 1, 64), 128, "blk.0.attn_qkv.weight has 128 rows, which are not 3 query and 1 key heads");
+  refused(sizes(4, -1, 64), 128, "blk.0.attn_qkv.weight");
+  refused(sizes(-2, 3, 64), 256, "blk.0.attn_qkv.weight");
+  refused(sizes(2, 1, 0), 256, "blk.0.attn_qkv.weight");
+  refused(sizes(int64_t{1} << 60, 1, 64), 64, "blk.0.attn_qkv.weight");
+}
+
 // The count of a mixture's experts, and the size of each.
 TEST(GgufConfig, SizesOfExpertsThatContradictTensorsAreRefused) {
   const auto mixture = [](uint32_t count, uint32_t size) {
