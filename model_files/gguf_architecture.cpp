@@ -154,7 +154,7 @@ Status read_window_pattern(const GgufKeys& keys, json& config) {
 void scale_scores(json& config, int64_t layers_of_27b) {
   const int64_t heads = config["num_attention_heads"], hidden = config["hidden_size"];
   const bool is_27b = config["num_hidden_layers"] == layers_of_27b;
-  config["query_pre_attn_scalar"] = is_27b ? hidden / heads : config["head_dim"].get<int64_t>();
+  config["query_pre_attn_scalar"] = is_27b && heads > 0 ? hidden / heads : config["head_dim"].get<int64_t>();
 }
 
 Status complete_gemma2(const GgufKeys& keys, json& config) {
@@ -241,10 +241,13 @@ Status read_conv_layers(const GgufKeys& keys, json& config) {
   if (heads == nullptr || !heads->texts.empty() || heads->count != layers)
     return malformed(
         fmt::format("{}: {} must be a list of {} numbers, one for each layer", keys.file(), name, layers));
-  double most = 0;
+  int64_t most = 0;
   json types = json::array();
   for (uint64_t i = 0; i < layers; ++i) {
-    const double own = heads->number(i);
+    const auto whole = heads->whole(i);
+    if (!whole || *whole < 0)
+      return malformed(fmt::format("{}: {} must be a list of whole numbers", keys.file(), name));
+    const int64_t own = *whole;
     if (own != 0 && most != 0 && own != most)
       return unsupported(
           fmt::format("{}: {} has {} and {}; one number for all layers with attention is supported",
@@ -253,7 +256,7 @@ Status read_conv_layers(const GgufKeys& keys, json& config) {
     types.push_back(own == 0 ? "conv" : "full_attention");
   }
   config["layer_types"] = types;
-  if (most > 0) config["num_key_value_heads"] = static_cast<int64_t>(most);
+  if (most > 0) config["num_key_value_heads"] = most;
   return {};
 }
 

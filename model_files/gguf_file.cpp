@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/json_file.h"
 #include "base/model_download.h"
@@ -310,30 +311,48 @@ Result<GgufContent> GgufReader::read() {
 
 }  // namespace
 
-double GgufArray::number(uint64_t i) const {
-  const auto read = [&](auto value) {
-    std::memcpy(&value, numbers.data() + i * sizeof value, sizeof value);
-    return static_cast<double>(value);
-  };
+namespace {
+
+template <class T>
+T element(std::span<const std::byte> numbers, uint64_t i) {
+  T value;
+  std::memcpy(&value, numbers.data() + i * sizeof value, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+std::optional<int64_t> GgufArray::whole(uint64_t i) const {
   switch (type) {
     case kU8:
     case kBool:
-      return read(uint8_t{});
+      return element<uint8_t>(numbers, i);
     case kI8:
-      return read(int8_t{});
+      return element<int8_t>(numbers, i);
     case kU16:
-      return read(uint16_t{});
+      return element<uint16_t>(numbers, i);
     case kI16:
-      return read(int16_t{});
+      return element<int16_t>(numbers, i);
     case kU32:
-      return read(uint32_t{});
+      return element<uint32_t>(numbers, i);
     case kI32:
-      return read(int32_t{});
-    case kF32:
-      return read(float{});
+      return element<int32_t>(numbers, i);
+    case kI64:
+      return element<int64_t>(numbers, i);
+    case kU64:
+      if (const auto value = element<uint64_t>(numbers, i); std::in_range<int64_t>(value))
+        return static_cast<int64_t>(value);
+      return {};
     default:
-      return 0;
+      return {};
   }
+}
+
+double GgufArray::number(uint64_t i) const {
+  if (type == kF32) return element<float>(numbers, i);
+  if (type == kF64) return element<double>(numbers, i);
+  if (type == kU64) return static_cast<double>(element<uint64_t>(numbers, i));
+  return static_cast<double>(whole(i).value_or(0));  // 0 in an array of texts
 }
 
 const GgufValue* GgufContent::find(std::string_view key) const {

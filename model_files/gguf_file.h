@@ -25,8 +25,10 @@ struct GgufArray {
   std::vector<std::string_view> texts;  // of an array of texts
   std::span<const std::byte> numbers;   // of any other
   uint64_t count = 0;
-  // Element i of an array of numbers of at most 32 bits.
+  // Element i of an array of numbers; false and true are 0 and 1.
   double number(uint64_t i) const;
+  // Nothing in an array of another type than whole numbers or flags, and above the range.
+  std::optional<int64_t> whole(uint64_t i) const;
 };
 using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray>;
 

@@ -2,18 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <limits>
 
 namespace outrider {
 namespace {
 
-// The common value of all entries of a number array; nothing if entries differ.
-std::optional<double> only_number(const GgufArray& array) {
-  if (array.count == 0 || !array.texts.empty()) return {};
-  const double first = array.number(0);
-  for (uint64_t i = 1; i < array.count; ++i)
-    if (array.number(i) != first) return {};
+// The common value of all entries of an array of whole numbers.
+Result<std::optional<int64_t>> only_number(const GgufArray& array, std::string_view key,
+                                           const std::string& name) {
+  std::optional<int64_t> first;
+  for (uint64_t i = 0; i < array.count; ++i) {
+    const auto own = array.whole(i);
+    if (!own) return malformed(fmt::format("{}: {} is no whole number", name, key));
+    if (own != first.value_or(*own))
+      return unsupported(
+          fmt::format("{}: {} differs between layers; one number for all is supported", name, key));
+    first = own;
+  }
+  if (!first) return malformed(fmt::format("{}: {} is an empty list", name, key));
   return first;
 }
 
@@ -24,12 +30,7 @@ Result<std::optional<int64_t>> gguf_integer(const GgufContent& content, std::str
   const GgufValue* value = content.find(key);
   if (!value) return std::optional<int64_t>();
   if (const auto* number = std::get_if<int64_t>(value)) return std::optional(*number);
-  if (const auto* array = std::get_if<GgufArray>(value)) {
-    const auto same = only_number(*array);
-    if (same && *same == std::floor(*same)) return std::optional(static_cast<int64_t>(*same));
-    return unsupported(
-        fmt::format("{}: {} differs between layers; one number for all is supported", name, key));
-  }
+  if (const auto* array = std::get_if<GgufArray>(value)) return only_number(*array, key, name);
   const auto* number = std::get_if<uint64_t>(value);
   if (!number || *number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     return malformed(fmt::format("{}: {} is no whole number", name, key));

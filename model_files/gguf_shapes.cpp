@@ -33,8 +33,8 @@ LayerTensor layer_tensor(std::string_view name) {
 std::optional<int64_t> number_of_layer(const GgufKeys& keys, std::string_view key, int64_t layer) {
   const GgufArray* list = gguf_array(keys.content(), keys.name(key));
   if (list) {
-    if (!list->texts.empty() || static_cast<uint64_t>(layer) >= list->count) return {};
-    return static_cast<int64_t>(list->number(static_cast<uint64_t>(layer)));
+    if (static_cast<uint64_t>(layer) >= list->count) return {};
+    return list->whole(static_cast<uint64_t>(layer));
   }
   const auto one = keys.integer(key);
   return one.ok() ? *one : std::nullopt;
@@ -52,7 +52,7 @@ Status check_layers(const GgufKeys& keys) {
   int64_t layers = 0;
   for (const TensorInfo& tensor : keys.content().tensors)
     layers = std::max(layers, std::min(layer_tensor(tensor.name).layer, kMaxLayers) + 1);
-  if (!said || layers == 0 || (layers <= *said && layers >= *said - modules.value_or(0))) return {};
+  if (!said || layers == 0 || (layers <= *said && *said - layers <= modules.value_or(0))) return {};
   return contradicts(keys, "block_count", *said,
                      fmt::format("its tensors are of {} layer{}, blk.0 to blk.{}", layers,
                                  layers == 1 ? "" : "s", layers - 1));
@@ -91,12 +91,14 @@ Status check_size(const GgufKeys& keys, const TensorInfo& tensor, const LayerTen
 Status check_embedding(const GgufKeys& keys) {
   const TensorInfo* tensor = keys.content().tensor("token_embd.weight");
   if (!tensor || tensor->shape.size() != 2) return {};
-  for (const auto& [key, size] :
-       {std::pair{"embedding_length", tensor->shape[1]}, {"vocab_size", tensor->shape[0]}}) {
-    ASSIGN_OR_RETURN(const auto said, keys.integer(key));
-    if (said && *said != size)
-      return contradicts(keys, key, *said, fmt::format("{}, so {}", shape_of(*tensor), size));
-  }
+  const int64_t rows = tensor->shape[0], size = tensor->shape[1];
+  ASSIGN_OR_RETURN(const auto said, keys.integer("embedding_length"));
+  if (said && *said != size)
+    return contradicts(keys, "embedding_length", *said, fmt::format("{}, so {}", shape_of(*tensor), size));
+  // The matrix may be padded to a round number of rows. The rows count, as they do in a model directory.
+  ASSIGN_OR_RETURN(const auto tokens, keys.integer("vocab_size"));
+  if (tokens && (*tokens < 1 || *tokens > rows))
+    return contradicts(keys, "vocab_size", *tokens, fmt::format("{}, so {}", shape_of(*tensor), rows));
   return {};
 }
 
@@ -104,7 +106,7 @@ Status check_embedding(const GgufKeys& keys) {
 Status check_heads(const GgufKeys& keys, std::string_view key, const TensorInfo& tensor, int64_t layer,
                    int64_t size, int64_t each) {
   const auto said = number_of_layer(keys, key, layer);
-  if (!said || *said * each == size) return {};
+  if (!said || (size % each == 0 && *said == size / each)) return {};
   return contradicts(keys, key, *said,
                      size % each == 0
                          ? fmt::format("{}, so {} of {}", shape_of(tensor), size / each, each)

@@ -23,12 +23,12 @@ Result<std::vector<int64_t>> by_layer(const GgufKeys& keys, const char* key, int
     if (!one) return malformed(fmt::format("{}: has no {}", keys.file(), keys.name(key)));
     return std::vector<int64_t>(static_cast<size_t>(layers), *one);
   }
-  if (!list->texts.empty() || list->count < static_cast<uint64_t>(layers))
-    return malformed(fmt::format("{}: {} must be a list of {} numbers, one for each layer", keys.file(),
-                                 keys.name(key), layers));
   std::vector<int64_t> out;
-  for (uint64_t i = 0; i < static_cast<uint64_t>(layers); ++i)
-    out.push_back(static_cast<int64_t>(list->number(i)));
+  for (uint64_t i = 0; i < std::min(static_cast<uint64_t>(layers), list->count); ++i)
+    if (const auto own = list->whole(i)) out.push_back(*own);
+  if (out.size() < static_cast<uint64_t>(layers))
+    return malformed(fmt::format("{}: {} must be a list of {} whole numbers, one for each layer", keys.file(),
+                                 keys.name(key), layers));
   return out;
 }
 

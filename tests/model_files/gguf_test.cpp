@@ -215,6 +215,9 @@ TEST(GgufConfig, KeysThatContradictTensorsAreRefused) {
     return config_of(file);
   };
   ASSERT_TRUE(config_of(good).ok()) << config_of(good).status().message();
+  // Converters may pad the rows, and write the number of tokens.
+  ASSERT_TRUE(with("vocab_size", 90).ok()) << with("vocab_size", 90).status().message();
+  EXPECT_EQ(with("vocab_size", 90)->vocab_size, 96);
   struct Wrong {
     const char* key;
     uint32_t value;
@@ -224,7 +227,8 @@ TEST(GgufConfig, KeysThatContradictTensorsAreRefused) {
        {Wrong{"block_count", 1, "its tensors are of 2 layers, blk.0 to blk.1"},
         Wrong{"block_count", 3, "its tensors are of 2 layers, blk.0 to blk.1"},
         Wrong{"embedding_length", 256, "token_embd.weight has the shape [96, 128], so 128"},
-        Wrong{"vocab_size", 95, "token_embd.weight has the shape [96, 128], so 96"},
+        Wrong{"vocab_size", 97, "token_embd.weight has the shape [96, 128], so 96"},
+        Wrong{"vocab_size", 0, "token_embd.weight has the shape [96, 128], so 96"},
         Wrong{"feed_forward_length", 512, "blk.0.ffn_down.weight has the shape [128, 256]"},
         Wrong{"attention.head_count_kv", 2, "blk.0.attn_k.weight has the shape [64, 128], so 1"},
         Wrong{"attention.head_count", 4, "blk.0.attn_k.weight has the shape [64, 128], so 2"}}) {
@@ -262,6 +266,109 @@ TEST(GgufTensors, ErrorsNameThemAsTheFileDoes) {
   }
 }
 
+constexpr uint32_t kF32 = 6, kU64 = 10, kI64 = 11, kF64 = 12;
+
+TEST(GgufFile, WholeNumbersOfListsAreReadInAnyType) {
+  const auto whole_of = [](uint32_t type, auto value) {
+    const std::string file = Gguf().numbers<decltype(value)>("list", type, {1, value}).file();
+    const auto parsed = parse_gguf(std::as_bytes(std::span(file)), "m.gguf");
+    return gguf_array(*parsed, "list")->whole(1);
+  };
+  EXPECT_EQ(whole_of(0, uint8_t{255}), 255);
+  EXPECT_EQ(whole_of(1, int8_t{-1}), -1);
+  EXPECT_EQ(whole_of(2, uint16_t{65535}), 65535);
+  EXPECT_EQ(whole_of(3, int16_t{-1}), -1);
+  EXPECT_EQ(whole_of(4, uint32_t{1} << 31), int64_t{1} << 31);
+  EXPECT_EQ(whole_of(5, int32_t{-1}), -1);
+  EXPECT_EQ(whole_of(7, uint8_t{1}), 1);
+  EXPECT_EQ(whole_of(kU64, uint64_t{INT64_MAX}), INT64_MAX);
+  EXPECT_EQ(whole_of(kU64, uint64_t{1} << 63), std::nullopt);
+  EXPECT_EQ(whole_of(kI64, INT64_MIN), INT64_MIN);
+  EXPECT_EQ(whole_of(kF32, 3.0f), std::nullopt);
+  EXPECT_EQ(whole_of(kF64, 3.0), std::nullopt);
+}
+
+// Two layers with an MLP of 256 in each, by a list of any type.
+TEST(GgufConfig, ListsOfNumbersForLayersAreReadInAnyType) {
+  const auto with = [](uint32_t type, auto first, auto second) {
+    Gguf file = Gguf()
+                    .text("general.architecture", "llama")
+                    .number("llama.block_count", 2)
+                    .number("llama.context_length", 512)
+                    .number("llama.embedding_length", 128)
+                    .number("llama.attention.head_count", 2)
+                    .number("llama.attention.head_count_kv", 1)
+                    .tensor("token_embd.weight", {128, 96}, 1, 128 * 96 * 2)
+                    .numbers<decltype(first)>("llama.feed_forward_length", type, {first, second});
+    return config_of(with_block(with_block(std::move(file), "blk.0."), "blk.1.").file());
+  };
+  for (const auto& config : {with(5, int32_t{256}, int32_t{256}), with(kU64, uint64_t{256}, uint64_t{256}),
+                             with(kI64, int64_t{256}, int64_t{256})}) {
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(config->intermediate_size, 256);
+  }
+  for (const auto& config : {with(kF32, NAN, NAN), with(kF32, 1e30f, 1e30f), with(kF64, 1e300, 1e300),
+                             with(kU64, uint64_t{1} << 63, uint64_t{1} << 63)}) {
+    ASSERT_FALSE(config.ok());
+    EXPECT_NE(config.status().message().find("llama.feed_forward_length is no whole number"),
+              std::string::npos)
+        << config.status().message();
+  }
+  EXPECT_NE(
+      with(kI64, int64_t{256}, int64_t{512}).status().message().find("llama.feed_forward_length is 512, but"),
+      std::string::npos);
+}
+
+// Numbers by which no tensor could be as large are refused, and overflow nothing.
+TEST(GgufConfig, HugeNumbersAreRefused) {
+  const auto refused = [](const std::string& file, const std::string& words) {
+    const auto config = config_of(file);
+    ASSERT_FALSE(config.ok()) << words;
+    EXPECT_NE(config.status().message().find(words), std::string::npos) << config.status().message();
+  };
+  const auto key = [](int64_t value) { return Gguf::bytes(value); };
+  const auto base = [] {
+    return Gguf()
+        .text("general.architecture", "llama")
+        .number("llama.context_length", 512)
+        .number("llama.embedding_length", 128)
+        .number("llama.feed_forward_length", 256)
+        .tensor("token_embd.weight", {128, 96}, 1, 128 * 96 * 2);
+  };
+  for (const int64_t huge : {INT64_MAX, INT64_MIN, int64_t{1} << 58}) {
+    refused(with_block(base()
+                           .number("llama.block_count", 1)
+                           .number("llama.attention.key_length", 64)
+                           .add("llama.attention.head_count", kI64, key(huge)),
+                       "blk.0.")
+                .file(),
+            fmt::format("llama.attention.head_count is {}, but", huge));
+    refused(with_block(base()
+                           .number("llama.block_count", 2)
+                           .number("llama.attention.head_count", 2)
+                           .add("llama.nextn_predict_layers", kI64, key(huge)),
+                       "blk.0.")
+                .file(),
+            huge < 0 ? "llama.block_count is 2, but"
+                     : fmt::format("llama.nextn_predict_layers is {}, but", huge));
+  }
+  // The model of 27 billion divides its size by the number of heads.
+  for (const auto& [architecture, layers] : {std::pair{"gemma2", 46}, {"gemma3", 62}}) {
+    const std::string name = architecture;
+    refused(Gguf()
+                .text("general.architecture", name)
+                .number(name + ".block_count", static_cast<uint32_t>(layers))
+                .number(name + ".context_length", 512)
+                .number(name + ".embedding_length", 128)
+                .number(name + ".feed_forward_length", 256)
+                .number(name + ".attention.head_count", 0)
+                .number(name + ".attention.key_length", 64)
+                .tensor("token_embd.weight", {128, 96}, 1, 128 * 96 * 2)
+                .file(),
+            "attention.head_count");
+  }
+}
+
 Gguf deepseek_gguf() {
   return file_of("deepseek2", 1)
       .number("deepseek2.attention.key_length", 96)
@@ -293,7 +400,6 @@ TEST(GgufTensors, FusedProjectionsHaveTheRowsOfHeads) {
   };
   const auto sizes = [](int64_t heads, int64_t kv_heads, int64_t each) {
     const auto key = [](int64_t value) { return Gguf::bytes(value); };
-    constexpr uint32_t kI64 = 11;
     return Gguf()
         .text("general.architecture", "llama")
         .number("llama.block_count", 1)

@@ -32,7 +32,7 @@ struct GgufVocabulary {
   const GgufArray* scores = nullptr;  // may be missing
 
   int64_t type(uint64_t id) const {
-    return types && id < types->count ? static_cast<int64_t>(types->number(id)) : kNormalToken;
+    return types && id < types->count ? types->whole(id).value_or(0) : kNormalToken;
   }
 };
 
