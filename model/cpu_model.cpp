@@ -316,7 +316,7 @@ void CpuModel::make_layer_inputs(std::span<const BatchSlice> batch, TensorView<c
   const InputTable& w = *weights_.inputs;
   const int64_t rows = embedded.extent(0), size = config_.layer_input_size;
   const auto inputs = act_->inputs.rows(rows), projected = act_->projected_inputs.rows(rows);
-  read_table([&](int64_t row, std::span<float> numbers) { w.table.copy_row(row, numbers, pool_); }, batch,
+  read_table([&](int64_t row, std::span<float> numbers) { w.table.copy_row(row, numbers); }, batch,
              inputs.extent(1), act_->inputs);
   scale_rows(inputs, static_cast<float>(config_.scales.layer_inputs));
   matmul(pool_, matmul_scratch_, embedded, w.projection, projected);

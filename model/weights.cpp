@@ -139,8 +139,7 @@ Result<LayerInputWeights> Packer::layer_input(const LayerInputSources& s) {
 
 Result<InputTable> Packer::input_table(const InputTableSources& s) {
   ASSIGN_OR_RETURN(const WeightType type, type_of(MatrixKind::kVocabulary, s.table));
-  InputTable w{
-      .table = FileTable(s.table, type, options_.activations), .projection = {}, .norm = norm(s.norm)};
+  InputTable w{.table = FileTable(s.table, type), .projection = {}, .norm = norm(s.norm)};
   advance(s.table.bytes());
   ASSIGN_OR_RETURN(w.projection, matrix(MatrixKind::kLayer, s.projection));
   return w;
@@ -299,15 +298,14 @@ PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool
   return std::move(*whole);
 }
 
-void FileTable::copy_row(int64_t row, std::span<float> to, ThreadPool& pool) const {
-  MatrixSource one = source_;
-  for (TensorPart& part : one.parts) {
-    if (row < part.rows.size()) {
-      part.rows = {part.rows.begin + row, part.rows.begin + row + 1};
-      one.parts = {part};
-      pack_matrix(one, type_, pool, activations_).copy_row(0, to);
-      return;
-    }
+FileTable::FileTable(MatrixSource source, WeightType type) : source_(std::move(source)), type_(type) {
+  if (source_.leaf_ends.empty()) source_.leaf_ends = {source_.k()};
+}
+
+// Pages stay mapped: texts come back to the same tokens.
+void FileTable::copy_row(int64_t row, std::span<float> to) const {
+  for (const TensorPart& part : source_.parts) {
+    if (row < part.rows.size()) return read_row(source_row(part, row), type_, source_.leaf_ends, to);
     row -= part.rows.size();
   }
   CHECK(false, "row {} behind the table", row);

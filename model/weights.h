@@ -72,21 +72,19 @@ struct LayerInputWeights {
   std::vector<float> norm;
 };
 
-// Rows of a large table, of which a pass reads one for each token. The table stays in its file, and a row is
-// packed when it is read, so its numbers are those of a packed table.
+// Rows of a large table, of which a pass reads one for each token. The table stays in its file, and a row's
+// numbers are those of a packed table.
 class FileTable {
  public:
-  FileTable(MatrixSource source, WeightType type, ActivationFormat activations)
-      : source_(std::move(source)), type_(type), activations_(activations) {}
+  FileTable(MatrixSource source, WeightType type);
 
   // The files that the source views; they must be given before a row is read.
   void keep(std::shared_ptr<const TensorFiles> files) { files_ = std::move(files); }
-  void copy_row(int64_t row, std::span<float> to, ThreadPool& pool) const;
+  void copy_row(int64_t row, std::span<float> to) const;
 
  private:
   MatrixSource source_;
   WeightType type_;
-  ActivationFormat activations_;
   std::shared_ptr<const TensorFiles> files_;
 };
 

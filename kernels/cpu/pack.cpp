@@ -412,4 +412,26 @@ void pack_tile(PackedMatrix& to, int64_t tile, const Rows& rows) {
       pack_words(rows, leaf, to.type() == WeightType::kBFloat16, reinterpret_cast<uint32_t*>(to.tile(tile)));
 }
 
+void read_row(const SourceRow& row, WeightType type, std::span<const int64_t> leaf_ends,
+              std::span<float> to) {
+  if (!is_quantized(type)) {
+    read_floats(row, 0, to);
+    if (type == WeightType::kBFloat16 && row.dtype != Dtype::kBF16)
+      for (float& number : to) number = to_float(to_bf16(number));
+    return;
+  }
+  int64_t leaf = 0;
+  size_t index = 0;
+  for (const int64_t end : leaf_ends) {
+    for (PackedMatrix::Group group{.begin = leaf}; group.begin < end; group.begin = group.end, ++index) {
+      group.end = std::min(end, group.begin + group_columns(type));
+      int8_t integers[kMaxGroupColumns];
+      const float scale = to_float(read_group(row, type, group, index, integers));
+      for (int64_t i = group.begin; i < group.end; ++i)
+        to[static_cast<size_t>(i)] = scale * static_cast<float>(integers[i - group.begin]);
+    }
+    leaf = end;
+  }
+}
+
 }  // namespace outrider

@@ -36,4 +36,8 @@ void read_floats(const SourceRow& row, int64_t begin, std::span<float> to);
 // rows of its scheme and order.
 void pack_tile(PackedMatrix& to, int64_t tile, const std::array<SourceRow, kTileColumns>& rows);
 
+// The numbers that the row has in a packed matrix of the type, with leaves that end there (packed_matrix.h).
+// kCodes: of the row as it is stored, codes or numbers.
+void read_row(const SourceRow& row, WeightType type, std::span<const int64_t> leaf_ends, std::span<float> to);
+
 }  // namespace outrider

@@ -2,6 +2,7 @@
 // packages and formulas that made them, the same bits for every batching and rank count, and errors for
 // invalid files.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
 #include <cstring>
@@ -499,7 +500,7 @@ TEST(PublishedFormatErrors, AConfigOfWeightsThatAreNotQuantisedIsRefused) {
   expect_names(model.status().message(), {"config.json", "quantization_config", "gptq", "bf16"});
 }
 
-// A row that is packed when it is read has the bits that it has in a packed table.
+// A row that is read from the file has the bits that it has in a packed table.
 TEST(FileTable, HasTheNumbersOfAPackedTable) {
   ThreadPool pool(2);
   std::vector<fs::path> models{testing::golden_model("llama2"), testing::golden_model("qwen3-bf16"),
@@ -515,17 +516,38 @@ TEST(FileTable, HasTheNumbersOfAPackedTable) {
       for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kInt8, WeightFormat::kBFloat16}) {
         const auto type = cpu_weight_type(source, format, MatrixKind::kVocabulary, WeightType::kFloat32);
         if (!type.ok()) continue;  // stored in another way
-        FileTable table(source, *type, ActivationFormat::kBFloat16);
+        FileTable table(source, *type);
         table.keep(files);
         const PackedMatrix packed = pack_matrix(source, *type, pool);
         std::vector<float> expected(static_cast<size_t>(source.k())), read(expected.size());
         for (int64_t row = 0; row < source.n(); row += 1 + row / 3) {
           packed.copy_row(row, expected);
-          table.copy_row(row, read, pool);
+          table.copy_row(row, read);
           ASSERT_TRUE(same_bits(expected, read)) << directory << ", row " << row << " of rank " << rank;
         }
       }
     }
+}
+
+// Pages that were read once are not given back and read again.
+TEST(FileTable, KeepsThePagesOfItsRows) {
+  const fs::path directory = testing::golden_model("gemma4");
+  const ModelConfig config = read_model_config(directory).value();
+  const auto files = std::make_shared<const TensorFiles>(TensorFiles::open(directory).value());
+  const WeightMap map = map_weights(*files, config, ShardPlan(config, {})).value();
+  FileTable table(map.inputs->table, WeightType::kFloat32);
+  table.keep(files);
+  std::vector<float> row(static_cast<size_t>(map.inputs->table.k()));
+  const auto faults = [] {
+    rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt + usage.ru_majflt;
+  };
+  table.copy_row(0, row);
+  constexpr int kTimes = 1000;
+  const auto before = faults();
+  for (int i = 0; i < kTimes; ++i) table.copy_row(0, row);
+  EXPECT_LT(faults() - before, kTimes / 2);
 }
 
 }  // namespace
