@@ -72,6 +72,15 @@ struct Group {
       add(plain, i / kLanes % kVectors, product(x, x));
     }
     const V usual = hn::Set(F(), std::sqrt(plain.total() / static_cast<float>(kSize)));
+    weigh(usual, importance);
+    // Where nothing counts, every scale would be as good as any other.
+    if (importance && !(squares > 0)) weigh(usual, nullptr);
+    low = *std::min_element(numbers, numbers + kSize);
+    high = *std::max_element(numbers, numbers + kSize);
+  }
+
+ private:
+  void weigh(V usual, const float* importance) {
     Sum s, x1, x2;
     for (int i = 0; i < kSize; i += kLanes) {
       const int lane = i / kLanes % kVectors;
@@ -87,8 +96,6 @@ struct Group {
     weight = s.total();
     sum = x1.total();
     squares = x2.total();
-    low = *std::min_element(numbers, numbers + kSize);
-    high = *std::max_element(numbers, numbers + kSize);
   }
 };
 

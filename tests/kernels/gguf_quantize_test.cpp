@@ -106,6 +106,26 @@ TEST(GgufQuantize, WhatIsImportantIsNearer) {
   }
 }
 
+// Columns that no text reached have an importance of 0, and still numbers.
+TEST(GgufQuantize, GroupsWithoutImportanceAreWrittenAsWithoutAMatrix) {
+  const std::vector<float> numbers = random_numbers(7);
+  for (const Dtype type : {Dtype::kQ4K, Dtype::kQ5K, Dtype::kQ6K, Dtype::kQ5_0}) {
+    const std::vector<std::byte> plain = blocks_of(type, numbers);
+    std::vector<std::byte> blocks(plain.size());
+    quantize_blocks(type, numbers, blocks.data(), std::vector<float>(numbers.size(), 0.0f));
+    EXPECT_EQ(blocks, plain) << dtype_name(type);
+    // One group of each super block.
+    std::vector<float> importance(numbers.size(), 1.0f), group, read_group;
+    for (size_t i = 0; i < importance.size(); ++i)
+      if (i % 256 / 32 == 3) importance[i] = 0;
+    quantize_blocks(type, numbers, blocks.data(), importance);
+    const std::vector<float> read = read_back(type, blocks, static_cast<int64_t>(numbers.size()));
+    for (size_t i = 0; i < importance.size(); ++i)
+      if (importance[i] == 0) group.push_back(numbers[i]), read_group.push_back(read[i]);
+    EXPECT_LT(distance(group, read_group), 0.15) << dtype_name(type);
+  }
+}
+
 TEST(GgufQuantize, BytesAreTheSameOnEveryInstructionSet) {
   const std::vector<float> numbers = random_numbers(2);
   const int64_t all = hwy::SupportedTargets();
