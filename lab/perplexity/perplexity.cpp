@@ -45,22 +45,33 @@ Status in_place_of_model(const Status& status, const std::string& flag) {
   return {status.code(), flag + text.substr(kModel.size())};
 }
 
+RoleSettings settings_of(const PerplexityOptions& options, const ModelSettings& models) {
+  RoleSettings settings{.models = models, .speculation = {}, .quiet = options.quiet};
+  settings.models.max_num_seqs = 1;
+  return settings;
+}
+
+// Without weights.
+Result<Preparation> prepare_model(const PerplexityOptions& options, const ModelSettings& models,
+                                  const char* flag) {
+  auto prepared = prepare(settings_of(options, models));
+  if (!prepared.ok()) return in_place_of_model(prepared.status(), flag);
+  if (options.context > prepared->target.max_position_embeddings)
+    return invalid_argument(fmt::format("--ctx-size {}: {} {} supports {}", options.context, flag,
+                                        models.model, prepared->target.max_position_embeddings));
+  prepared->max_model_len = options.context;
+  return prepared;
+}
+
 // A loaded model with one sequence.
 class ScoringModel {
  public:
   static Result<ScoringModel> load(const PerplexityOptions& options, const ModelSettings& models,
                                    const char* flag) {
     ScoringModel out;
-    RoleSettings settings{.models = models, .speculation = {}, .quiet = options.quiet};
-    settings.models.max_num_seqs = 1;
-    auto prepared = prepare(settings);
-    if (!prepared.ok()) return in_place_of_model(prepared.status(), flag);
-    out.prepared_ = std::move(prepared).value();
+    const RoleSettings settings = settings_of(options, models);
+    ASSIGN_OR_RETURN(out.prepared_, prepare_model(options, models, flag));
     tell_warnings(out.prepared_);
-    if (options.context > out.prepared_.target.max_position_embeddings)
-      return invalid_argument(fmt::format("--ctx-size {}: {} {} supports {}", options.context, flag,
-                                          models.model, out.prepared_.target.max_position_embeddings));
-    out.prepared_.max_model_len = options.context;
     out.group_ = make_single_collectives();
     auto loaded = load_target(settings, out.prepared_, role_threads(models.threads, usable_cores()),
                               *out.group_, 0, false);
@@ -217,12 +228,35 @@ Status check_base(const ScoringModel& model, const ScoringModel& base, const std
   return {};
 }
 
+Result<std::string> read_scored_text(const PerplexityOptions& o) {
+  auto read = read_text_file(o.file, kMaxTextBytes);
+  if (!read.ok()) return read.status().in(o.file_flag);
+  if (const auto at = find_invalid_utf8(*read))
+    return invalid_argument(fmt::format("{} {}: is not UTF-8 at byte {}", o.file_flag, o.file, *at));
+  return read;
+}
+
+// The tokens of at least one chunk.
+Result<std::vector<TokenId>> tokens_of(const std::string& text, const Tokenizer& tokenizer,
+                                       int64_t vocab_size, const PerplexityOptions& o) {
+  ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.encode(text, SpecialTokens::kAdd));
+  // Special tokens of other inputs than text, such as images, may have no embedding.
+  for (const TokenId token : tokens)
+    if (token.value() >= vocab_size)
+      return invalid_argument(
+          fmt::format("{} {}: has the special token {}, which the model cannot read; "
+                      "take it out of the text",
+                      o.file_flag, o.file, printable(tokenizer.token(token))));
+  if (tokens.size() >= static_cast<size_t>(o.context)) return tokens;
+  const bool has_size = o.file_flag == PerplexityOptions().file_flag;
+  return invalid_argument(fmt::format("{} {}: has {} tokens, a chunk {}has {}; give a longer text{}",
+                                      o.file_flag, o.file, tokens.size(), has_size ? "of --ctx-size " : "",
+                                      o.context, has_size ? " or a smaller --ctx-size" : ""));
+}
+
 Status perplexity(PerplexityOptions o) {
   if (!o.report.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.report).in("--report"));
-  auto read = read_text_file(o.file, kMaxTextBytes);
-  if (!read.ok()) return read.status().in("--file");
-  if (const auto at = find_invalid_utf8(*read))
-    return invalid_argument(fmt::format("--file {}: is not UTF-8 at byte {}", o.file, *at));
+  ASSIGN_OR_RETURN(const std::string text, read_scored_text(o));
   const bool has_base = !o.base.model.empty() || o.base.weight_format != "auto" ||
                         o.base.activation_format != "auto" || o.base.kv_dtype != "auto";
   if (o.base.model.empty()) {
@@ -233,21 +267,9 @@ Status perplexity(PerplexityOptions o) {
   o.base.device = o.model.device;
   o.base.isa = o.model.isa;
   ASSIGN_OR_RETURN(ScoringModel model, ScoringModel::load(o, o.model, "--model"));
-  ASSIGN_OR_RETURN(std::vector<TokenId> tokens, model.tokenizer().encode(*read, SpecialTokens::kAdd));
-  // Special tokens of other inputs than text, such as images, may have no embedding.
-  for (const TokenId token : tokens)
-    if (token.value() >= model.vocab_size())
-      return invalid_argument(
-          fmt::format("--file {}: has the special token {}, which the model cannot read; "
-                      "take it out of the text",
-                      o.file, printable(model.tokenizer().token(token))));
+  ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokens_of(text, model.tokenizer(), model.vocab_size(), o));
   const auto context = static_cast<size_t>(o.context);
   auto chunks = static_cast<int64_t>(tokens.size() / context);
-  if (chunks == 0)
-    return invalid_argument(
-        fmt::format("--file {}: has {} tokens, a chunk of --ctx-size has {}; give a longer text or a "
-                    "smaller --ctx-size",
-                    o.file, tokens.size(), o.context));
   if (o.chunks > 0) chunks = std::min(chunks, o.chunks);
   std::optional<ScoringModel> base;
   if (has_base) {
@@ -312,6 +334,12 @@ void add_perplexity_options(CLI::App& app, PerplexityOptions& o) {
       ->capture_default_str();
   app.add_option("--report", o.report, "Writes the figures to this file as JSON");
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
+}
+
+Status check_perplexity(const PerplexityOptions& o) {
+  ASSIGN_OR_RETURN(const std::string text, read_scored_text(o));
+  ASSIGN_OR_RETURN(const Preparation prepared, prepare_model(o, o.model, "--model"));
+  return tokens_of(text, *prepared.tokenizer, prepared.target.vocab_size, o).status();
 }
 
 int run_perplexity(const PerplexityOptions& options) { return told_exit_code(perplexity(options)); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/status.h"
 #include "start/settings.h"
 
 namespace CLI {
@@ -20,6 +21,7 @@ struct PerplexityOptions {
   // format is given; then the path of `model`.
   ModelSettings base;
   std::string file;       // of text, UTF-8
+  std::string file_flag = "--file";  // that names it; another command has no other flags for the text
   int64_t context = 512;  // tokens of a chunk
   int64_t chunks = 0;     // from the text's beginning; 0: all
   std::string report;     // JSON; empty: none
@@ -27,6 +29,8 @@ struct PerplexityOptions {
 };
 
 void add_perplexity_options(CLI::App& app, PerplexityOptions& options);
+// Whether the model can score the text; reads no weights.
+Status check_perplexity(const PerplexityOptions& options);
 // Returns the exit code.
 int run_perplexity(const PerplexityOptions& options);
 

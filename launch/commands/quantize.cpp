@@ -126,6 +126,27 @@ Status quantize_directory(const Job& job) {
   return {};
 }
 
+PerplexityOptions scoring_of(const QuantizeOptions& o, const std::string& model) {
+  PerplexityOptions scored{.file = o.perplexity, .file_flag = "--perplexity", .quiet = o.quiet};
+  scored.model.model = model;
+  scored.model.threads = o.threads;
+  return scored;
+}
+
+// Quantising may take hours, so what scoring needs is known before.
+Status check_scoring(const QuantizeOptions& o, WeightFormat format) {
+  if (o.perplexity.empty()) return {};
+  if (format == WeightFormat::kFloat8)
+    return unsupported(
+        fmt::format("--perplexity {}: fp8 weights are for CUDA devices; score the result by outrider "
+                    "perplexity --device cuda",
+                    o.perplexity));
+  std::error_code error;
+  if (!fs::is_regular_file(o.perplexity, error))
+    return not_found(fmt::format("--perplexity {}: no such file; give a text", o.perplexity));
+  return check_perplexity(scoring_of(o, o.model));
+}
+
 Status quantize(const QuantizeOptions& o) {
   const BlockFormat* const blocks = find_block_format(o.weight_format);
   WeightFormat format = WeightFormat::kAuto;
@@ -155,10 +176,9 @@ Status quantize(const QuantizeOptions& o) {
                                         o.weight_format == "q8_0"
                                             ? "q8_0 has no scales to search for; leave the flag out"
                                             : "names tensors as a GGUF file does; give one as --model"));
-  if (!o.perplexity.empty() && !fs::is_regular_file(o.perplexity, error))
-    return not_found(fmt::format("--perplexity {}: no such file; give a text", o.perplexity));
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(from));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(from));
+  RETURN_IF_ERROR(check_scoring(o, format));
   std::optional<ImportanceMatrix> importance;
   if (!o.imatrix.empty()) {
     auto read = ImportanceMatrix::open(o.imatrix);
@@ -216,9 +236,7 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
 int run_quantize(const QuantizeOptions& options) {
   const int code = told_exit_code(quantize(options));
   if (code != 0 || options.perplexity.empty()) return code;
-  PerplexityOptions scored{.file = options.perplexity, .quiet = options.quiet};
-  scored.model.model = options.output;
-  scored.model.threads = options.threads;
+  PerplexityOptions scored = scoring_of(options, options.output);
   scored.base.model = options.model;
   return run_perplexity(scored);
 }

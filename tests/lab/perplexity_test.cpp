@@ -1,6 +1,7 @@
 // `outrider perplexity`: its sums, and the command on the demo pair.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -123,11 +124,32 @@ TEST_F(Perplexity, QuantizeTellsWhatItLost) {
   EXPECT_NE(run.out.find("/q8_0\n"), std::string::npos) << run.describe();
   EXPECT_NE(run.out.find("difference "), std::string::npos) << run.describe();
   EXPECT_NE(run.out.find(" tokens scored"), std::string::npos) << run.describe();
-  const Outcome refused =
-      outrider_program({"quantize", source_dir() / "launch/demo_pair/target", "--weight-format", "q8_0",
-                        "--output", dir_ / "none", "--perplexity", dir_ / "no.txt"});
-  EXPECT_NE(refused.err.find("no.txt"), std::string::npos) << refused.describe();
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "none"));
+}
+
+// Quantising may take hours, so scoring is checked before.
+TEST_F(Perplexity, NothingIsQuantisedThatCannotBeScored) {
+  const std::string model = source_dir() / "launch/demo_pair/target";
+  const std::filesystem::path mute = dir_ / "mute";
+  std::filesystem::create_directory(mute);
+  for (const auto& file : std::filesystem::directory_iterator(model))
+    if (file.path().filename().string().find("token") == std::string::npos)
+      std::filesystem::create_symlink(file.path(), mute / file.path().filename());
+  std::string text;
+  for (int i = 0; i < 600; ++i) text += "The dog ran. ";
+  const std::string good = dir_.write("good.txt", text);
+  for (const auto& [from, format, scored, words] : std::vector<std::array<std::string, 4>>{
+           {model, "q8_0", dir_ / "no.txt", "no.txt: no such file"},
+           {model, "q8_0", dir_.write("short.txt", "Once upon a time"), "short.txt: has "},
+           {model, "q8_0", dir_.write("bytes.txt", "\xff\xfe"), "bytes.txt: is not UTF-8"},
+           {model, "fp8", good, "fp8 weights are for CUDA devices"},
+           {mute, "q8_0", good, "tokenizer"}}) {
+    const Outcome run = outrider_program(
+        {"quantize", from, "--weight-format", format, "--output", dir_ / "none", "--perplexity", scored});
+    EXPECT_EQ(run.code, 2) << run.describe();
+    EXPECT_NE(run.err.find(words), std::string::npos) << run.describe();
+    EXPECT_EQ(run.err.find("--file"), std::string::npos) << run.describe();
+    EXPECT_FALSE(std::filesystem::exists(dir_ / "none")) << run.describe();
+  }
 }
 
 TEST_F(Perplexity, RefusesWhatItCannotScore) {
