@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
+#include <vector>
 
 namespace outrider {
 namespace {
@@ -129,9 +131,9 @@ uint8_t type_named(std::string_view name) {
   return name == "object" || name == "array" ? kNested : 0;
 }
 
-uint8_t types_of_schema(const ordered_json& schema, const ordered_json& root, int depth) {
-  constexpr int kMaxDepth = 8;  // of references, which may be circular
-  if (!schema.is_object() || depth > kMaxDepth) return 0;
+// The types that a schema says itself. `add` takes the schemas in it, `follow` its reference.
+template <class Add, class Follow>
+uint8_t own_types(const ordered_json& schema, const Add& add, const Follow& follow) {
   uint8_t types = 0;
   if (const auto at = schema.find("type"); at != schema.end()) {
     if (at->is_string()) types |= type_named(at->get_ref<const std::string&>());
@@ -145,13 +147,10 @@ uint8_t types_of_schema(const ordered_json& schema, const ordered_json& root, in
   if (const auto at = schema.find("const"); at != schema.end()) types |= json_type_of(*at);
   for (const char* key : {"anyOf", "oneOf", "allOf"})
     if (const auto at = schema.find(key); at != schema.end() && at->is_array())
-      for (const ordered_json& one : *at) types |= types_of_schema(one, root, depth + 1);
-  if (const auto at = schema.find("$ref"); at != schema.end() && at->is_string()) {
-    const ordered_json* const target = target_of(at->get_ref<const std::string&>(), root);
-    if (target) types |= types_of_schema(*target, root, depth + 1);
-  }
-  if (schema.contains("properties")) types |= kNested;
-  if (schema.contains("items")) types |= kNested;
+      for (const ordered_json& one : *at) add(one);
+  if (const auto at = schema.find("$ref"); at != schema.end() && at->is_string())
+    follow(at->get_ref<const std::string&>());
+  if (schema.contains("properties") || schema.contains("items")) types |= kNested;
   return types;
 }
 
@@ -246,6 +245,25 @@ const JsonCalls* json_calls_of(ToolFormat format) {
   }
 }
 
+uint8_t types_of_value(const ordered_json& schema, const ordered_json& root) {
+  constexpr size_t kMaxSchemas = 1024;
+  constexpr int kMaxReferences = 64;  // each takes a search, and they may be circular
+  std::vector<const ordered_json*> found;
+  std::unordered_set<const ordered_json*> seen;
+  const auto add = [&](const ordered_json& one) {
+    if (one.is_object() && found.size() < kMaxSchemas && seen.insert(&one).second) found.push_back(&one);
+  };
+  int references = 0;
+  const auto follow = [&](const std::string& reference) {
+    if (references++ >= kMaxReferences) return;
+    if (const ordered_json* const target = target_of(reference, root)) add(*target);
+  };
+  add(schema);
+  uint8_t types = 0;
+  for (size_t i = 0; i < found.size(); ++i) types |= own_types(*found[i], add, follow);
+  return types;
+}
+
 uint8_t types_of(const ordered_json& parameters, std::string_view key) {
   const ordered_json* from = &parameters;
   if (const auto at = parameters.find("$ref"); at != parameters.end() && at->is_string())
@@ -254,7 +272,7 @@ uint8_t types_of(const ordered_json& parameters, std::string_view key) {
   const auto properties = from->find("properties");
   if (properties == from->end() || !properties->is_object()) return 0;
   const auto at = properties->find(key);
-  return at == properties->end() ? 0 : types_of_schema(*at, parameters, 0);
+  return at == properties->end() ? 0 : types_of_value(*at, parameters);
 }
 
 }  // namespace outrider

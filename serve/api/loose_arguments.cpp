@@ -1,6 +1,7 @@
 #include "serve/api/loose_arguments.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <utility>
 

@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "base/json_text.h"
 #include "requests/asked_form.h"
 #include "serve/api/xml_grammar.h"
+#include "text/grammar/grammar_compiler.h"
 
 namespace outrider {
 namespace {
@@ -17,26 +21,31 @@ using nlohmann::ordered_json;
 
 std::string lark_text(std::string_view text) { return json_text(nlohmann::json(std::string(text))); }
 
-// Writes the rules of one tool's arguments.
+// Writes the rules of one tool's arguments. A schema has one rule, however often it is named: schemas may
+// refer to each other, and to themselves.
 class ArgumentRules {
  public:
   ArgumentRules(size_t tool, Notation notation, const ordered_json& root, const Tokenizer& tokenizer)
       : tool_(tool), notation_(notation), root_(root), quote_(lark_of(kGemmaQuote, tokenizer)) {}
 
   // The keys of `object`, with their values, as a rule whose name is returned.
-  Result<std::string> members(const ordered_json& object, int depth);
+  Result<std::string> members(const ordered_json& object);
+  // Writes the rules of all values that members() named.
+  Status write_values();
   // A key whose name no schema says.
   std::string any_member() const;
   std::string rules() const { return rules_; }
 
  private:
-  Result<std::string> value(const ordered_json& schema, int depth);
-  Result<std::string> nested(const ordered_json& schema, int depth);
+  std::string value(const ordered_json& given);
+  Result<std::string> value_body(const ordered_json& said);
+  Result<std::string> nested(const ordered_json& schema);
   Result<std::string> as_json(const ordered_json& schema) const;
   std::string text_of(const std::string& text) const;
   const ordered_json& resolved(const ordered_json& schema) const;
+  std::string next_name() { return fmt::format("v_{}_{}", tool_, next_++); }
   std::string rule(const std::string& body) {
-    std::string name = fmt::format("v_{}_{}", tool_, next_++);
+    std::string name = next_name();
     rules_ += fmt::format("{}: {}\n", name, body);
     return name;
   }
@@ -47,15 +56,22 @@ class ArgumentRules {
   const std::string quote_;  // of Gemma
   std::string rules_;
   size_t next_ = 0;
+  std::unordered_map<const ordered_json*, std::string> values_, members_;  // names of rules
+  std::vector<const ordered_json*> unwritten_;                             // of values_
 };
 
-constexpr int kMaxDepth = 8;  // deeper values are any of their kind
-
+// The schema that a reference leads to. References in a circle lead to one of them.
 const ordered_json& ArgumentRules::resolved(const ordered_json& schema) const {
-  const auto at = schema.is_object() ? schema.find("$ref") : schema.end();
-  if (!schema.is_object() || at == schema.end() || !at->is_string()) return schema;
-  const ordered_json* const target = target_of(at->get_ref<const std::string&>(), root_);
-  return target ? *target : schema;
+  constexpr int kMaxSteps = 8;
+  const ordered_json* from = &schema;
+  for (int i = 0; i < kMaxSteps; ++i) {
+    const auto at = from->is_object() ? from->find("$ref") : from->end();
+    if (at == from->end() || !at->is_string()) break;
+    const ordered_json* const target = target_of(at->get_ref<const std::string&>(), root_);
+    if (!target || !target->is_object()) break;
+    from = target;
+  }
+  return *from;
 }
 
 std::string ArgumentRules::text_of(const std::string& text) const {
@@ -73,8 +89,10 @@ std::string ArgumentRules::any_member() const {
 
 Result<std::string> ArgumentRules::as_json(const ordered_json& schema) const {
   ordered_json whole = schema;
-  for (const char* key : {"$defs", "definitions"})
-    if (root_.contains(key) && !whole.contains(key)) whole[key] = root_[key];
+  // References may only lead to these.
+  if (json_text(schema).find("\"$ref\"") != std::string::npos)
+    for (const char* key : {"$defs", "definitions"})
+      if (root_.contains(key) && !whole.contains(key)) whole[key] = root_[key];
   ASSIGN_OR_RETURN(whole, schema_for_library(std::move(whole)));
   const std::string text = json_text(whole);
   for (const char* outside : {R"("$ref":"#")", R"("$ref":"#/properties)"})
@@ -85,76 +103,86 @@ Result<std::string> ArgumentRules::as_json(const ordered_json& schema) const {
 }
 
 // An object or a list, in Gemma's notation.
-Result<std::string> ArgumentRules::nested(const ordered_json& schema, int depth) {
+Result<std::string> ArgumentRules::nested(const ordered_json& schema) {
   const auto items = schema.find("items");
-  if (items != schema.end() && items->is_object() && depth < kMaxDepth) {
-    ASSIGN_OR_RETURN(const std::string item, value(*items, depth + 1));
-    return fmt::format("\"[\" ({0} (\",\" {0})*)? \"]\"", item);
-  }
+  if (items != schema.end() && items->is_object())
+    return fmt::format("\"[\" ({0} (\",\" {0})*)? \"]\"", value(*items));
   const auto properties = schema.find("properties");
-  if (properties != schema.end() && properties->is_object() && depth < kMaxDepth) {
-    ASSIGN_OR_RETURN(const std::string inside, members(schema, depth + 1));
+  if (properties != schema.end() && properties->is_object()) {
+    ASSIGN_OR_RETURN(const std::string inside, members(schema));
     return "\"{\" " + inside + " \"}\"";
   }
-  const std::string type =
-      schema.value("type", ordered_json()).is_string() ? schema["type"].get<std::string>() : "";
-  return std::string(type == "array"    ? "any_list"
-                     : type == "object" ? "any_object"
-                                        : "(any_list | any_object)");
+  const auto type = schema.find("type");
+  const bool has_type = type != schema.end() && type->is_string();
+  return std::string(has_type && *type == "array"    ? "any_list"
+                     : has_type && *type == "object" ? "any_object"
+                                                     : "(any_list | any_object)");
 }
 
-Result<std::string> ArgumentRules::value(const ordered_json& given, int depth) {
-  const ordered_json& schema = resolved(given);
-  const ordered_json holder{{"properties", {{"v", given}}},
-                            {"$defs", root_.value("$defs", ordered_json::object())}};
-  const uint8_t types = types_of(holder, "v");
-  if (types == 0) return std::string("any_value");
+// The name of a rule, which write_values() writes. What stands beside a reference counts only in JSON.
+std::string ArgumentRules::value(const ordered_json& given) {
+  const ordered_json& said = given.size() == 1 ? resolved(given) : given;
+  const auto [at, is_new] = values_.try_emplace(&said);
+  if (!is_new) return at->second;
+  if (types_of_value(said, root_) == 0) return at->second = "any_value";
+  unwritten_.push_back(&said);
+  return at->second = next_name();
+}
+
+Status ArgumentRules::write_values() {
+  while (!unwritten_.empty()) {
+    const ordered_json& said = *unwritten_.back();
+    unwritten_.pop_back();
+    ASSIGN_OR_RETURN(const std::string body, value_body(said));
+    rules_ += fmt::format("{}: {}\n", values_.at(&said), body);
+    RETURN_IF_ERROR(check_rules(rules_));
+  }
+  return {};
+}
+
+Result<std::string> ArgumentRules::value_body(const ordered_json& said) {
+  const ordered_json& schema = resolved(said);
+  const uint8_t types = types_of_value(said, root_);
   if (const auto choices = schema.find("enum");
       (types & kText) && choices != schema.end() && choices->is_array() && !choices->empty() &&
       std::all_of(choices->begin(), choices->end(),
                   [](const ordered_json& one) { return one.is_string(); })) {
     std::vector<std::string> texts;
     for (const ordered_json& choice : *choices) texts.push_back(text_of(choice.get<std::string>()));
-    return rule(fmt::format("{}", fmt::join(texts, " | ")));
+    return fmt::format("{}", fmt::join(texts, " | "));
   }
-  if ((types & kNumber) && !(types & ~kNumber)) {
-    ASSIGN_OR_RETURN(const std::string json, as_json(given));
-    return rule(json);
-  }
-  if ((types & kNested) && !(types & ~kNested)) {
-    ASSIGN_OR_RETURN(const std::string json,
-                     notation_ == Notation::kPython ? as_json(given) : nested(schema, depth));
-    return rule(json);
-  }
+  if ((types & kNumber) && !(types & ~kNumber)) return as_json(said);
+  if ((types & kNested) && !(types & ~kNested))
+    return notation_ == Notation::kPython ? as_json(said) : nested(schema);
   std::vector<std::string> kinds;
   if (types & kText) kinds.emplace_back("any_text");
   if (types & kNumber) kinds.emplace_back("any_number");
   if (types & kBoolean) kinds.emplace_back("any_switch");
   if (types & kNull) kinds.emplace_back("nothing");
   if (types & kNested) kinds.emplace_back("any_list | any_object");
-  return rule(fmt::format("{}", fmt::join(kinds, " | ")));
+  return fmt::format("{}", fmt::join(kinds, " | "));
 }
 
 // first_K: the keys from K on, of which none was written yet. more_K: behind another key.
-Result<std::string> ArgumentRules::members(const ordered_json& object, int depth) {
-  const ordered_json required = object.value("required", ordered_json::array());
+Result<std::string> ArgumentRules::members(const ordered_json& object) {
+  if (const auto at = members_.find(&object); at != members_.end()) return at->second;
+  const std::set<std::string> required = required_keys(object);
   const std::string comma = notation_ == Notation::kGemma ? "\",\"" : "\", \"";
   std::string first = rule("\"\""), more = first;
-  const ordered_json& properties = object.at("properties");
-  std::vector<std::string> keys;
-  for (const auto& [key, schema] : properties.items()) keys.push_back(key);
-  for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
+  std::vector<std::pair<std::string, const ordered_json*>> properties;
+  for (const auto& [key, schema] : object.at("properties").items()) properties.emplace_back(key, &schema);
+  std::reverse(properties.begin(), properties.end());
+  for (const auto& [key, schema] : properties) {
     const bool is_word =
-        std::all_of(key->begin(), key->end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
-    if (!is_word) return unsupported(fmt::format("\"{}\" is no name that a call can write", *key));
-    ASSIGN_OR_RETURN(const std::string of_key, value(properties.at(*key), depth));
+        std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+    if (!is_word) return unsupported(fmt::format("\"{}\" is no name that a call can write", key));
     const std::string pair =
-        fmt::format("{} {}", lark_text(*key + (notation_ == Notation::kGemma ? ":" : "=")), of_key);
-    const bool is_needed = std::find(required.begin(), required.end(), ordered_json(*key)) != required.end();
+        fmt::format("{} {}", lark_text(key + (notation_ == Notation::kGemma ? ":" : "=")), value(*schema));
+    const bool is_needed = required.contains(key);
     first = rule(fmt::format("{} {}{}", pair, more, is_needed ? "" : " | " + first));
     more = rule(fmt::format("{} {} {}{}", comma, pair, more, is_needed ? "" : " | " + more));
   }
-  return first;
+  return members_[&object] = first;
 }
 
 // Values of any kind.
@@ -198,12 +226,8 @@ Result<std::string> loose_call(size_t i, const std::string& name, const ordered_
                                ToolFormat format, const Tokenizer& tokenizer) {
   const CallTags& tags = *tags_of(format);
   const ordered_json any = ordered_json::object();
-  const ordered_json* root = schema.is_null() ? &any : &schema;
-  if (const auto at = schema.find("$ref"); at != schema.end() && at->is_string())
-    root = target_of(at->get_ref<const std::string&>(), schema);
-  for (const char* key : {"anyOf", "oneOf", "allOf", "patternProperties"})
-    if (!root || root->contains(key))
-      return unsupported(fmt::format("\"{}\" is not supported for calls that are not written as JSON", key));
+  ASSIGN_OR_RETURN(const ordered_json* const root,
+                   named_arguments(schema.is_null() ? any : schema, "not written as JSON"));
   const auto properties = root->find("properties");
   const bool has_some = properties != root->end() && properties->is_object() && !properties->empty();
   const bool is_open =
@@ -214,7 +238,8 @@ Result<std::string> loose_call(size_t i, const std::string& name, const ordered_
   if (is_open) {
     inside = fmt::format("({0} ({1} {0})*)?", rules.any_member(), is_gemma ? "\",\"" : "\", \"");
   } else if (has_some) {
-    ASSIGN_OR_RETURN(inside, rules.members(*root, 0));
+    ASSIGN_OR_RETURN(inside, rules.members(*root));
+    RETURN_IF_ERROR(rules.write_values());
   }
   return fmt::format("call_{}: {} {} {}\n{}", i,
                      lark_text(std::string(tags.call) + name + (is_gemma ? "{" : "(")), inside,

@@ -1,6 +1,7 @@
 #include "serve/api/tagged_calls.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>

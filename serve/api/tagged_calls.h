@@ -34,6 +34,8 @@ const CallTags* tags_of(ToolFormat format);
 enum JsonType : uint8_t { kText = 1, kNumber = 2, kBoolean = 4, kNull = 8, kNested = 16 };
 uint8_t json_type_of(const nlohmann::ordered_json& value);
 uint8_t types_of(const nlohmann::ordered_json& parameters, std::string_view key);
+// The types of a schema within `root`. Of a union of very many schemas only some count.
+uint8_t types_of_value(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& root);
 // The part of a schema that a "$ref" in it names; null: there is none.
 const nlohmann::ordered_json* target_of(std::string_view reference, const nlohmann::ordered_json& root);
 

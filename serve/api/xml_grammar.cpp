@@ -8,6 +8,7 @@
 
 #include "base/json_text.h"
 #include "requests/asked_form.h"
+#include "text/grammar/grammar_compiler.h"
 
 namespace outrider {
 namespace {
@@ -55,8 +56,9 @@ Result<std::string> value_rule(const std::string& rule, const ordered_json& prop
     return fmt::format("{}: ({}) {}\n", rule, fmt::join(texts, " | "), end);
   }
   ordered_json schema = property;
-  for (const char* key : {"$defs", "definitions"})
-    if (root.contains(key) && !schema.contains(key)) schema[key] = root[key];
+  if (json_text(property).find("\"$ref\"") != std::string::npos)
+    for (const char* key : {"$defs", "definitions"})
+      if (root.contains(key) && !schema.contains(key)) schema[key] = root[key];
   ASSIGN_OR_RETURN(schema, schema_for_library(std::move(schema)));
   const std::string text = json_text(schema);
   for (const char* outside : {R"("$ref":"#")", R"("$ref":"#/properties)"})
@@ -66,6 +68,37 @@ Result<std::string> value_rule(const std::string& rule, const ordered_json& prop
 }
 
 }  // namespace
+
+Status check_rules(std::string_view rules) {
+  if (rules.size() <= kMaxGrammarBytes) return {};
+  return invalid_argument(
+      fmt::format("the schema makes a grammar of more than {} bytes; describe fewer values, or name a "
+                  "repeated schema with a \"$ref\"",
+                  kMaxGrammarBytes));
+}
+
+std::set<std::string> required_keys(const ordered_json& object) {
+  std::set<std::string> keys;
+  const auto at = object.find("required");
+  if (at != object.end() && at->is_array())
+    for (const ordered_json& key : *at)
+      if (key.is_string()) keys.insert(key.get<std::string>());
+  return keys;
+}
+
+Result<const ordered_json*> named_arguments(const ordered_json& schema, const char* how) {
+  const ordered_json* root = &schema;
+  if (const auto at = schema.find("$ref"); at != schema.end() && at->is_string()) {
+    root = target_of(at->get_ref<const std::string&>(), schema);
+    if (!root || !root->is_object())
+      return invalid_argument(
+          fmt::format("its \"$ref\" {} leads to no object", at->get_ref<const std::string&>().substr(0, 64)));
+  }
+  for (const char* key : {"anyOf", "oneOf", "allOf", "patternProperties"})
+    if (root->contains(key))
+      return unsupported(fmt::format("\"{}\" is not supported for calls that are {}", key, how));
+  return root;
+}
 
 std::string xml_calls(const XmlCalls& calls, const Tokenizer& tokenizer) {
   const CallTags& tags = *tags_of(calls.format);
@@ -95,12 +128,8 @@ Result<std::string> xml_call(size_t i, const std::string& name, const ordered_js
       json_text(nlohmann::json(std::string(tags.call) + name + std::string(tags.name_end))), pause);
   std::string rules;
   const ordered_json any = ordered_json::object();
-  const ordered_json* root = schema.is_null() ? &any : &schema;
-  if (const auto at = schema.find("$ref"); at != schema.end() && at->is_string())
-    root = target_of(at->get_ref<const std::string&>(), schema);
-  for (const char* key : {"anyOf", "oneOf", "allOf", "patternProperties"})
-    if (!root || root->contains(key))
-      return unsupported(fmt::format("\"{}\" is not supported for calls that are written as XML", key));
+  ASSIGN_OR_RETURN(const ordered_json* const root,
+                   named_arguments(schema.is_null() ? any : schema, "written as XML"));
   const auto properties = root->find("properties");
   const bool has_some = properties != root->end() && properties->is_object() && !properties->empty();
   const bool is_open =
@@ -110,17 +139,17 @@ Result<std::string> xml_call(size_t i, const std::string& name, const ordered_js
         fmt::format("any_{}: {} text {}\n", i, key_piece("/[a-zA-Z0-9_.-]+/", 0, format, tokenizer), pause);
     call += fmt::format(" any_{}*", i);
   }
-  const ordered_json required = root->value("required", ordered_json::array());
+  const std::set<std::string> required = required_keys(*root);
   size_t next = 0;
   if (has_some)
     for (const auto& [key, property] : properties->items()) {
       const std::string rule = fmt::format("p_{}_{}", i, next++);
-      const uint8_t types = types_of(schema, key);
+      const uint8_t types = types_of_value(property, schema);
       ASSIGN_OR_RETURN(const std::string value, value_rule(rule + "_value", property, types, schema, end));
       rules += fmt::format("{0}: {1} {0}_value {2}\n{3}", rule,
                            key_piece(json_text(nlohmann::json(key)), types, format, tokenizer), pause, value);
-      const bool is_needed = std::find(required.begin(), required.end(), ordered_json(key)) != required.end();
-      call += fmt::format(" {}{}", rule, is_needed ? "" : "?");
+      call += fmt::format(" {}{}", rule, required.contains(key) ? "" : "?");
+      RETURN_IF_ERROR(check_rules(rules));
     }
   if (!is_glm) call += ' ' + lark_of(tags.call_end, tokenizer);
   return call + '\n' + rules;

@@ -2,6 +2,7 @@
 // tag, other values as JSON of their schema.
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "serve/api/tagged_calls.h"
@@ -10,6 +11,13 @@ namespace outrider {
 
 // A piece of text in a Lark grammar; a special token by its id.
 std::string lark_of(std::string_view text, const Tokenizer& tokenizer);
+
+// Shared with other grammars of calls that are not JSON.
+// An error if the rules of a tool are longer than a grammar may be.
+Status check_rules(std::string_view rules);
+std::set<std::string> required_keys(const nlohmann::ordered_json& object);
+// The part of a schema that has the arguments' keys. `how`: calls are written, for errors.
+Result<const nlohmann::ordered_json*> named_arguments(const nlohmann::ordered_json& schema, const char* how);
 
 struct XmlCalls {
   ToolFormat format;

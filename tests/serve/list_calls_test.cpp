@@ -236,6 +236,89 @@ TEST(ListCalls, AreReadAsTemplatesWriteThem) {
 // ---- grammars
 // ------------------------------------------------------------------------------------------------
 
+constexpr ToolFormat kNotJson[] = {ToolFormat::kLfm,     ToolFormat::kOlmo, ToolFormat::kGemma,
+                                   ToolFormat::kQwenXml, ToolFormat::kSeed, ToolFormat::kGlm,
+                                   ToolFormat::kMiniMax, ToolFormat::kDsml};
+
+// The grammar of a required call whose arguments have this schema.
+Result<std::optional<AskedGrammar>> grammar_of(const ordered_json& schema, ToolFormat format,
+                                               const Tokenizer& tokenizer) {
+  const ordered_json body{
+      {"tool_choice", "required"},
+      {"tools", {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", schema}}}}}}};
+  const Structure structure = read_structure(ApiKind::kChat, body).value();
+  return tool_grammar(*structure.tools, {}, format, tokenizer);
+}
+
+// An object with ten properties that are objects of its kind.
+ordered_json recursive_schema() {
+  ordered_json node{{"type", "object"}, {"properties", ordered_json::object()}};
+  for (int i = 0; i < 10; ++i)
+    node["properties"][fmt::format("p{}", i)] = {{"$ref", "#/$defs/Node"}, {"description", "a child"}};
+  return {{"$ref", "#/$defs/Node"}, {"$defs", {{"Node", node}}}};
+}
+
+// A request of 300 bytes would have made 10^8 rules.
+TEST(SchemasOfCalls, ThatReferToThemselvesHaveOneRule) {
+  for (const ToolFormat format : kNotJson) {
+    const auto grammar = grammar_of(recursive_schema(), format, ToyTokenizer());
+    ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+    EXPECT_LT((*grammar)->spec.text.size(), 20'000u) << (*grammar)->spec.text.substr(0, 2000);
+  }
+}
+
+TEST(SchemasOfCalls, ThatReferToThemselvesAreSearchedOnce) {
+  ordered_json schema =
+      ordered_json::parse(R"({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"anyOf": []}}})");
+  for (int i = 0; i < 1000; ++i) schema["$defs"]["A"]["anyOf"].push_back({{"$ref", "#/$defs/A"}});
+  EXPECT_EQ(types_of(schema, "a"), 0);
+  schema["$defs"]["A"]["anyOf"][0] = {{"type", "integer"}};
+  schema["$defs"]["A"]["anyOf"][1] = {{"$ref", "#/$defs/B"}};
+  schema["$defs"]["B"] = {{"oneOf", {{{"const", "x"}}, {{"$ref", "#/$defs/A"}}}}};
+  EXPECT_EQ(types_of(schema, "a"), kNumber | kText);
+}
+
+TEST(SchemasOfCalls, ThatMakeALongGrammarAreRefused) {
+  ordered_json schema{{"type", "object"}};
+  for (int i = 0; i < 100; ++i)
+    schema["properties"][fmt::format("p{}", i)] = {{"type", "array"}, {"items", {{"$ref", "#/$defs/D"}}}};
+  schema["$defs"]["D"]["enum"] = ordered_json::array({1});
+  for (int i = 0; i < 1000; ++i) schema["$defs"]["D"]["enum"].push_back(10'000 + i);
+  for (const ToolFormat format : kNotJson) {
+    if (format == ToolFormat::kGemma) continue;  // writes D once
+    const Status status = grammar_of(schema, format, ToyTokenizer()).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+    EXPECT_NE(status.message().find("\"parameters\" of f: the schema makes a grammar of more than"),
+              std::string::npos)
+        << status.message();
+  }
+  EXPECT_TRUE(grammar_of(schema, ToolFormat::kGemma, ToyTokenizer()).ok());
+  // Values without references need no definitions.
+  schema["properties"] = ordered_json::object();
+  for (int i = 0; i < 100; ++i) schema["properties"][fmt::format("p{}", i)] = {{"type", "integer"}};
+  for (const ToolFormat format : kNotJson) EXPECT_TRUE(grammar_of(schema, format, ToyTokenizer()).ok());
+}
+
+TEST(SchemasOfCalls, ThatReferToNoObjectAreRefused) {
+  for (const char* schema : {R"({"$ref": "#/x", "x": true})", R"({"$ref": "#/x", "x": [1]})",
+                             R"({"$ref": "#/y", "x": {}})", R"({"$ref": "other.json"})"})
+    for (const ToolFormat format : kNotJson) {
+      const Status status = grammar_of(ordered_json::parse(schema), format, ToyTokenizer()).status();
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << schema;
+      EXPECT_NE(status.message().find("leads to no object"), std::string::npos) << status.message();
+    }
+  for (const char* property : {R"({"$ref": "#/x", "type": "object"})", R"({"$ref": "#/x"})",
+                               R"({"$ref": "#/properties/a"})", "true", "5", R"({"type": 5})"})
+    for (const ToolFormat format : {ToolFormat::kGemma, ToolFormat::kQwenXml}) {
+      const ordered_json schema{{"type", "object"},
+                                {"properties", {{"a", ordered_json::parse(property)}}},
+                                {"x", true},
+                                {"required", 5}};
+      const auto grammar = grammar_of(schema, format, ToyTokenizer());
+      EXPECT_TRUE(grammar.ok()) << property << ": " << grammar.status().message();
+    }
+}
+
 // A token for every byte, and the end.
 class Bytes final : public ToyTokenizer {
  public:
@@ -269,8 +352,11 @@ class CallGrammars : public ::testing::Test {
     const auto read = read_structure(ApiKind::kChat, ordered_json::parse(body)).value();
     const auto asked = tool_grammar(*read.tools, {}, format, bytes_);
     EXPECT_TRUE(asked.ok()) << asked.status().message();
-    const auto grammar = compiler_->compile((*asked)->spec);
-    EXPECT_TRUE(grammar.ok()) << grammar.status().message() << "\n" << (*asked)->spec.text;
+    return accepts(**asked, text);
+  }
+  bool accepts(const AskedGrammar& asked, const std::string& text) {
+    const auto grammar = compiler_->compile(asked.spec);
+    EXPECT_TRUE(grammar.ok()) << grammar.status().message() << "\n" << asked.spec.text;
     if (!grammar.ok()) return false;
     const auto matcher = (*grammar)->matcher();
     for (const char c : text)
@@ -342,6 +428,20 @@ TEST_F(CallGrammars, OfGemmaAllowTheirCallsAndNothingElse) {
   EXPECT_TRUE(allows(ToolFormat::kGemma, kMay, "Look." + one(s)));
   EXPECT_TRUE(allows(ToolFormat::kGemma, kMay, "A text."));
   EXPECT_FALSE(allows(ToolFormat::kGemma, kMay, one("n:5")));
+}
+
+TEST_F(CallGrammars, OfSchemasThatReferToThemselvesAllowAnyDepth) {
+  std::string gemma, json;
+  for (int i = 0; i < 12; ++i)
+    gemma += fmt::format("{{p{}:", i % 10), json += fmt::format("{{\"p{}\": ", i % 10);
+  gemma += "{}" + std::string(12, '}'), json += "{}" + std::string(12, '}');
+  const auto of = [&](ToolFormat format) { return *grammar_of(recursive_schema(), format, bytes_).value(); };
+  EXPECT_TRUE(accepts(of(ToolFormat::kGemma), "<|tool_call>call:f{p3:" + gemma + "}<tool_call|>"));
+  gemma.insert(gemma.find("{}") + 1, "p3:5");
+  EXPECT_FALSE(accepts(of(ToolFormat::kGemma), "<|tool_call>call:f{p3:" + gemma + "}<tool_call|>"));
+  EXPECT_TRUE(accepts(of(ToolFormat::kLfm), "<|tool_call_start|>[f(p3=" + json + ")]<|tool_call_end|>"));
+  json.insert(json.find("{}") + 1, "\"p3\": 5");
+  EXPECT_FALSE(accepts(of(ToolFormat::kLfm), "<|tool_call_start|>[f(p3=" + json + ")]<|tool_call_end|>"));
 }
 
 }  // namespace
