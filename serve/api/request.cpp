@@ -290,7 +290,7 @@ Status take_tools(Structure& structure, const RequestBuilder& builder, ApiReques
   ASSIGN_OR_RETURN(const ToolFormat format, tool_format_of(builder.chat_template()));
   ASSIGN_OR_RETURN(structure.grammar,
                    tool_grammar(*structure.tools, structure.grammar, format, builder.tokenizer()));
-  out.tools = ToolReading{.format = format, .names = {}};
+  out.tools = ToolReading{.format = format, .names = {}, .has_grammar = structure.grammar.has_value()};
   for (const Tool& tool : structure.tools->tools) {
     out.tools->names.push_back(tool.name);
     out.tools->parameters.push_back(tool.parameters);

@@ -67,6 +67,7 @@ struct ToolReading {
   ToolFormat format = ToolFormat::kHermes;
   std::vector<std::string> names;  // of the offered tools
   std::vector<nlohmann::ordered_json> parameters = {};  // their schemas, for values without types
+  bool has_grammar = false;                             // which says what a call is; other text is none
 };
 
 // Derived from the template's own output format. An error: the template has no tools, or an unknown call

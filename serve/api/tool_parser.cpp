@@ -132,7 +132,7 @@ ToolCallParser::ToolCallParser(ToolReading reading)
     : reading_(std::move(reading)),
       form_(json_calls_of(reading_.format) ? *json_calls_of(reading_.format) : JsonCalls()) {
   if (tags_of(reading_.format)) tagged_.emplace(reading_);
-  if (reading_.format == ToolFormat::kHermes) fenced_.emplace(reading_.names);
+  if (reading_.format == ToolFormat::kHermes && !reading_.has_grammar) fenced_.emplace(reading_.names);
 }
 
 void ToolCallParser::append(std::string_view text, std::vector<ToolEvent>& events) {

@@ -37,7 +37,7 @@ struct JsonNesting {
 };
 
 // An answer that is one JSON object with a call of an offered tool, which models of Hermes' format write at
-// times, alone or as a block:
+// times, alone or as a block. Where a grammar exists, such an object is what it allows as text.
 //   ```json
 //   {"name": "f", "arguments": {...}}
 //   ```

@@ -151,6 +151,21 @@ TEST(ToolCalls, OfHermesMayBeOneJsonObject) {
   EXPECT_EQ(events[0].text, "```json\n{\"name\": \"Alice");
 }
 
+// A grammar allows such an object as text: of a tool that is strict, or of a form beside tools.
+TEST(ToolCalls, OfHermesAreNoBareObjectsWhereAGrammarExists) {
+  for (const std::string text :
+       {R"({"name": "f", "arguments": {"a": 1}})", "```json\n{\"name\": \"f\", \"arguments\": {}}\n```"}) {
+    ToolCallParser parser({.format = ToolFormat::kHermes, .names = {"f"}, .has_grammar = true});
+    std::vector<ToolEvent> events;
+    parser.append(text, events);
+    parser.finish(events);
+    ASSERT_EQ(events.size(), 1u) << text;
+    EXPECT_EQ(events[0].text, text);
+    EXPECT_EQ(events[0].kind, ToolEvent::Kind::kText);
+    EXPECT_EQ(parser.calls(), 0);
+  }
+}
+
 TEST(ToolCalls, OfLlamaAreTheWholeText) {
   const auto llama = [](const std::string& text, const Read& expected) {
     expect_read(ToolFormat::kLlama, text, expected);
