@@ -262,13 +262,16 @@ bool ToolCallParser::is_offered(std::string_view name) const {
 // {"name": "...", "arguments": ...: parsed as soon as that much has arrived, as are short texts before them.
 // Keys in another order are parsed at the end.
 bool ToolCallParser::read_object(std::vector<ToolEvent>& events) {
-  constexpr size_t kMaxName = 256;  // bytes, with its escapes
+  constexpr size_t kMaxName = 256;     // bytes, with its escapes
+  constexpr size_t kMaxBefore = 1024;  // bytes before the arguments, which every piece of text scans again
   if (scanned_ > 0) return read_whole_object(events);
   const std::string_view text = pending_;
   size_t at = text.find('{') + 1;
   std::string name;
   while (true) {
+    if (at > kMaxBefore) break;
     at = text.find_first_not_of(" \t\r\n,", at);
+    if (at == std::string_view::npos && text.size() > kMaxBefore) break;
     if (at == std::string_view::npos) return false;
     if (text[at] != '"') break;
     const size_t key_end = text_end(text, at);

@@ -166,6 +166,22 @@ TEST(ToolCalls, OfHermesAreNoBareObjectsWhereAGrammarExists) {
   }
 }
 
+// Each piece was parsed from the beginning of the object.
+TEST(ToolCalls, OfManyMembersAreReadOnce) {
+  ToolCallParser parser({.format = ToolFormat::kHermes, .names = {"f"}});
+  std::vector<ToolEvent> events;
+  parser.append("<tool_call>{", events);
+  for (int i = 0; i < 200'000; ++i) parser.append("\"a\":\"b\",", events);
+  parser.append("\"name\":\"f\",\"arguments\":{}}</tool_call>", events);
+  parser.finish(events);
+  EXPECT_EQ(parser.calls(), 0);  // JSON in which a key stands twice
+  std::string members;
+  for (int i = 0; i < 400; ++i) members += fmt::format("\"k{}\": \"v\", ", i);
+  expect_read(ToolFormat::kHermes,
+              "<tool_call>{" + members + "\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>",
+              {"", {{"f", "{\"a\": 1}"}}});
+}
+
 TEST(ToolCalls, OfLlamaAreTheWholeText) {
   const auto llama = [](const std::string& text, const Read& expected) {
     expect_read(ToolFormat::kLlama, text, expected);
