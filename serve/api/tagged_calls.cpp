@@ -179,8 +179,11 @@ bool TaggedCallParser::read_loose_head(std::vector<ToolEvent>& events) {
   const auto end = std::find_if_not(rest.begin(), rest.end(), is_of_name);
   const std::string name(rest.begin(), end);
   if (end == rest.end() && name.size() <= kMaxHead) return false;
-  if (end == rest.end() || name.empty() || *end != (tags_.notation == Notation::kGemma ? '{' : '('))
-    return is_no_call();
+  if (end == rest.end() || name.empty()) return is_no_call();
+  const std::string_view arguments = rest.substr(name.size());
+  const auto begins = begins_arguments(arguments, tags_.notation);
+  if (!begins && arguments.size() <= kMaxHead) return false;
+  if (!begins.value_or(false)) return is_no_call();
   pending_.erase(0, at + tags_.call.size() + name.size());
   begin_call(name, {}, events);
   loose_.emplace(tags_.notation);
@@ -195,8 +198,9 @@ bool TaggedCallParser::read_loose_arguments(std::vector<ToolEvent>& events) {
   const size_t limit = is_end ? at : pending_.size() - begun(pending_, tags_.end);
   std::string json;
   const size_t read = loose_->read(std::string_view(pending_).substr(0, limit), is_end, json);
-  say(std::move(json), events);
   const bool is_over = loose_->is_over();
+  if (is_end && !is_over) loose_->close_all(json);
+  say(std::move(json), events);
   pending_.erase(0, is_over || !is_end ? read : at);
   if (is_over || is_end) state_ = State::kHead;
   return is_over || is_end;

@@ -159,6 +159,60 @@ TEST(LooseArguments, OfGemmaBecomeJson) {
   EXPECT_EQ(gemma(R"({a:<|"|>cut)"), R"({"a": "cut)");
 }
 
+TEST(LooseArguments, AreAlwaysValidJson) {
+  const auto python = [](const std::string& text) { return json_of(Notation::kPython, text); };
+  const auto gemma = [](const std::string& text) { return json_of(Notation::kGemma, text); };
+  // Values without a key, keys without a value, and what stands behind a value.
+  for (const char* none : {"('x')", "(x)", "('x', 5)", "([1, {'a': 2}])", "({'a': 1})", "(,)"})
+    EXPECT_EQ(python(none), "{}") << none;
+  EXPECT_EQ(python("('x', a=1, 2, [3, 'y'], b=4)"), R"({"a": 1, "b": 4})");
+  EXPECT_EQ(python("(a=, b=1, c=)"), R"({"a": null, "b": 1, "c": null})");
+  EXPECT_EQ(python("(a=[1] + [2, {'x': 3}], b=[1,,2], c='x':5)"), R"({"a": [1], "b": [1, 2], "c": "x"})");
+  EXPECT_EQ(python("(a={'x', 'y': 1, [2]: 3, 'z'})"), R"({"a": {"y": 1}})");
+  EXPECT_EQ(python("(a=1=2, b==5)"), R"({"a": "1=2", "b": "=5"})");
+  EXPECT_EQ(gemma("{x,a:1,[2],b:}"), R"({"a": 1, "b": null})");
+  // Characters by their number.
+  EXPECT_EQ(python(R"((a='\U0001F600\ud83d\ude00\U0000e9'))"),
+            R"({"a": "\ud83d\ude00\ud83d\ude00\\U0000e9"})");
+  EXPECT_EQ(python(R"((a='\ud83d', b='\ude00x\ud83d\ud83d\ude00', c='\ud83d\u0041\U0000D800'))"),
+            R"({"a": "\ufffd", "b": "\ufffdx\ufffd\ud83d\ude00", "c": "\ufffd\u0041\ufffd"})");
+  EXPECT_EQ(python(R"((a='\U00110000'))"), R"({"a": "\\U00110000"})");
+  // Letters before quotes.
+  EXPECT_EQ(python(R"((a=r'x\d, \'y', b=f"{n}, {m}", c=Rb'', d=u'z'))"),
+            R"({"a": "x\\d, \\'y", "b": "{n}, {m}", "c": "", "d": "z"})");
+  EXPECT_EQ(gemma(R"({a:"x, y",b:"say \"z\"",c:[""],"d":1})"),
+            R"({"a": "x, y", "b": "say \"z\"", "c": [""], "d": 1})");
+  // Any three pieces.
+  const std::vector<std::string> pieces{"a", "=", ":", ",", "'", "\"", "(",   ")",       "[",      "]",
+                                        "{", "}", "5", " ", "r", "\\", "\\u", "\\ud83d", "<|\"|>", "\n"};
+  for (const Notation notation : {Notation::kPython, Notation::kGemma})
+    for (const std::string& first : pieces)
+      for (const std::string& second : pieces)
+        for (const std::string& third : pieces) {
+          const std::string text =
+              (notation == Notation::kGemma ? "{k:1," : "(k=1,") + first + second + third;
+          LooseArguments reader(notation);
+          std::string json;
+          reader.read(text, true, json);
+          reader.close_all(json);
+          ASSERT_TRUE(ordered_json::accept(json)) << text << ": " << json;
+        }
+}
+
+TEST(LooseCalls, WithoutKeysAreText) {
+  for (const char* call :
+       {"f(\"x\")", "f(x)", "f({'a': 1})", "f(**a)", "f('x', a=1)", "f(", "f(x", "f(=1)"}) {
+    const std::string text = std::string("<|tool_call_start|>[") + call + "]<|tool_call_end|>";
+    expect_read(ToolFormat::kLfm, text, {text, {}});
+  }
+  for (const char* call : {"f{x}", "f{<|\"", "f{[1]}"}) {
+    const std::string text = std::string("<|tool_call>call:") + call + "<tool_call|>";
+    expect_read(ToolFormat::kGemma, text, {text, {}});
+  }
+  expect_read(ToolFormat::kLfm, "<|tool_call_start|>[f( a = 1), g( )]<|tool_call_end|>",
+              {"", {{"f", R"({"a": 1})"}, {"g", "{}"}}});
+}
+
 TEST(LooseCalls, AreFoundInText) {
   const auto lfm = [](const std::string& text, const Read& expected) {
     expect_read(ToolFormat::kLfm, text, expected);
@@ -167,7 +221,7 @@ TEST(LooseCalls, AreFoundInText) {
       {"Checking.", {{"f", R"({"a": "12345"})"}}});
   lfm("Look. <|tool_call_start|>[f(a=1), g()]<|tool_call_end|>",
       {"Look. ", {{"f", R"({"a": 1})"}, {"g", "{}"}}});
-  lfm("<|tool_call_start|>[f(a='x)]<|tool_call_end|>", {"", {{"f", R"({"a": "x)])"}}});
+  lfm("<|tool_call_start|>[f(a='x)]<|tool_call_end|>", {"", {{"f", R"({"a": "x)]"})"}}});
   lfm("<|tool_call_start|>[f(a=", {"", {{"f", "{\"a\": "}}});
   lfm("<|tool_call_start|>[]<|tool_call_end|>", {"<|tool_call_start|>[]<|tool_call_end|>", {}});
   lfm("Use <|tool_call_start|> well", {"Use <|tool_call_start|> well", {}});
@@ -186,7 +240,7 @@ TEST(LooseCalls, AreFoundInText) {
         {"Well.", {{"f", "{}"}, {"g", R"({"n": 5})"}}});
   gemma("<|tool_call>call f", {"<|tool_call>call f", {}});
   gemma("<|tool_call>call:f{a:<|\"|>x<tool_call|><|tool_call>call:g{}<tool_call|>",
-        {"", {{"f", R"({"a": "x)"}, {"g", "{}"}}});
+        {"", {{"f", R"({"a": "x"})"}, {"g", "{}"}}});
 }
 
 // ---- templates
