@@ -13,7 +13,7 @@ constexpr BlockFormat kFormats[]{
     {"q8_0", Dtype::kQ8_0, Dtype::kQ8_0, Dtype::kQ8_0, Dtype::kQ8_0, 7},
 };
 
-// What a matrix does in its layer, where the mix makes a difference.
+// The place of a matrix in its layer, as far as the mix treats places differently.
 enum class Part : uint8_t { kValues, kKeys, kAttentionOut, kDown, kOther };
 
 bool has_any(std::string_view name, std::initializer_list<std::string_view> words) {

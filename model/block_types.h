@@ -34,7 +34,7 @@ class BlockTypes {
   // names: of all tensors, as in a GGUF file or as in a directory.
   BlockTypes(const BlockFormat& format, const ModelConfig& config,
              const std::vector<std::string_view>& names);
-  // Of a matrix with rows of `k` numbers. Nothing: it stays as it is.
+  // The type of a matrix with rows of `k` numbers. Nothing: it stays as it is.
   std::optional<Dtype> of(std::string_view name, Place place, int64_t k) const;
 
  private:

@@ -28,7 +28,7 @@ Status in_words_of_gguf(const Status& status, const GgufContent& content, const 
 // projections and of all heads of latent attention become views of their parts.
 Result<std::vector<TensorInfo>> gguf_tensors(GgufContent content, const std::string& name);
 
-// What the file calls the tensor `name` of a directory, whether or not it has it; else `name`.
+// The file's name for the tensor `name` of a directory, whether or not the file has it; else `name`.
 std::string gguf_tensor_name(std::string_view name, const GgufContent& content);
 
 // Whether the file's norms hold 1 + weight, where the family multiplies by that.

@@ -20,8 +20,8 @@ class ImportanceMatrix {
   // Errors name the file. Not trusted.
   static Result<ImportanceMatrix> open(const std::filesystem::path& path);
 
-  // Of a matrix by its name in a GGUF file, column by column; of all experts, one expert behind the other. An
-  // expert that no token chose has ones. Empty: the file has no such matrix.
+  // The importance for a matrix, by its name in a GGUF file, column by column; of all experts, one expert
+  // behind the other. An expert that no token chose has ones. Empty: the file has no such matrix.
   std::span<const float> of(std::string_view name) const;
   size_t size() const { return by_name_.size(); }
 

@@ -42,7 +42,7 @@ class PairedLikelihood {
   void add(double model_nll, double base_nll);
   const Likelihood& model() const { return model_; }
   const Likelihood& base() const { return base_; }
-  // Of the perplexities, and its standard error.
+  // The difference of the perplexities, and its standard error.
   double difference() const { return model_.perplexity() - base_.perplexity(); }
   double difference_error() const { return error_of(model_.perplexity(), base_.perplexity()); }
   double ratio() const { return model_.perplexity() / base_.perplexity(); }

@@ -31,7 +31,7 @@ struct JournalEntry {
   bool is_finished() const { return !response.empty(); }
 };
 
-// Of a journal's directory. It ends with the process, however that ends.
+// A lock on a journal's directory. It ends with the process, however that ends.
 class JournalLock {
  public:
   // Nothing: another process has it.

@@ -32,7 +32,7 @@ class LooseArguments {
   bool is_over() const { return is_over_; }
 
  private:
-  // What may come in the innermost bracket.
+  // The parts that may follow in the innermost bracket.
   enum class Slot : uint8_t { kKey, kValue, kNothing };
   struct Level {
     char close;  // bracket of JSON

@@ -60,7 +60,7 @@ class ArgumentRules {
   std::vector<const ordered_json*> unwritten_;                             // of values_
 };
 
-// The schema that a reference leads to. References in a circle lead to one of them.
+// The schema that a reference leads to. Of references in a circle the result is one.
 const ordered_json& ArgumentRules::resolved(const ordered_json& schema) const {
   constexpr int kMaxSteps = 8;
   const ordered_json* from = &schema;

@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-// What the speedups of a Pace are of.
+// The kind of rounds that the speedups of a Pace describe.
 enum class DraftingPace : uint8_t {
   kIdle,         // no round in the last seconds
   kNotMeasured,  // the time of a round without drafts is not known yet

@@ -91,8 +91,8 @@ inline std::vector<Request> whole_grid(const std::vector<Rule>& rules, const std
   return requests;
 }
 
-// A third of them: every filter with two prompts under each rule, and with all six under three. lossless_test
-// runs all, and so do the entries labelled slow.
+// A third of the whole grid: every filter with two prompts under each rule, and with all six under three.
+// lossless_test runs all, and so do the entries labelled slow.
 inline std::vector<Request> grid_requests(const std::vector<Rule>& rules, const std::string& policy) {
   auto all = whole_grid(rules, policy);
   const char* const whole = std::getenv("OUTRIDER_TEST_WHOLE");

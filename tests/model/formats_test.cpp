@@ -529,7 +529,7 @@ TEST(FileTable, HasTheNumbersOfAPackedTable) {
     }
 }
 
-// Pages that were read once are not given back and read again.
+// Pages of rows stay in memory after a read.
 TEST(FileTable, KeepsThePagesOfItsRows) {
   const fs::path model = format_model("gguf-llama-mixed") / "model.gguf";
   const ModelConfig config = read_model_config(model).value();
