@@ -125,11 +125,12 @@ Result<Journal> Journal::open(const std::string& directory, const std::function<
     return wrong(fmt::format("cannot be written: {}; name a directory that is yours", why_it_failed()));
   for (bool waits = false;; waits = true) {
     auto lock = JournalLock::take(directory);
-    if (!lock.ok())
+    // A standby makes no directory again that was removed: the server that it waits for may still run.
+    if (!lock.ok() && !waits)
       return wrong(
           fmt::format("cannot be locked: {}; name a directory that is yours, of a file system with locks",
                       lock.status().message()));
-    if (*lock) return Journal(directory, **std::move(lock));
+    if (lock.ok() && *lock) return Journal(directory, **std::move(lock));
     if (!on_wait)
       return unavailable(
           fmt::format("--journal {}: another server uses it; each server needs a directory of "

@@ -319,6 +319,7 @@ std::string explain_unread_variables(const CLI::App& app, const char* const* env
     const std::string_view variable(*entry, std::strcspn(*entry, "="));
     if (!variable.starts_with(kPrefix)) continue;
     const std::string_view name = variable.substr(kPrefix.size());
+    if (name == "PROGRAM") continue;  // for the Python package, which starts this program
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string_view nearest = nearest_name(known, name);
     text += fmt::format("outrider: warning: {} is set, but nothing reads it{}\n", variable,
