@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "read_calls.h"
 #include "serve/api/loose_arguments.h"
 #include "serve/api/structure.h"
 #include "serve/api/tool_parser.h"
@@ -18,45 +19,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Read {
-  std::string text;
-  using Calls = std::vector<std::pair<std::string, std::string>>;
-  Calls calls;  // name, arguments
-  bool operator==(const Read&) const = default;
-};
+using Read = testing::ReadCalls;
 
-std::ostream& operator<<(std::ostream& out, const Read& read) {
-  out << "'" << read.text << "'";
-  for (const auto& [name, arguments] : read.calls) out << " " << name << "(" << arguments << ")";
-  return out;
+ToolReading reading(ToolFormat format) {
+  return {.format = format, .names = {"f", "g"}, .parameters = {{}, {}}};
 }
 
-Read read(ToolFormat format, const std::vector<std::string>& pieces) {
-  ToolCallParser parser({.format = format, .names = {"f", "g"}, .parameters = {{}, {}}});
-  std::vector<ToolEvent> events;
-  for (const std::string& piece : pieces) parser.append(piece, events);
-  parser.finish(events);
-  Read out;
-  for (const ToolEvent& event : events) {
-    EXPECT_FALSE(event.text.empty());
-    if (event.kind == ToolEvent::Kind::kText) out.text += event.text;
-    if (event.kind == ToolEvent::Kind::kCall) out.calls.emplace_back(event.text, "");
-    if (event.kind == ToolEvent::Kind::kArguments)
-      out.calls.at(static_cast<size_t>(event.index)).second += event.text;
-  }
-  EXPECT_EQ(parser.calls(), static_cast<int>(out.calls.size()));
-  return out;
-}
-
-// Whole, cut in two at every byte, and byte by byte.
 void expect_read(ToolFormat format, const std::string& text, const Read& expected) {
-  EXPECT_EQ(read(format, {text}), expected) << text;
-  std::vector<std::string> bytes;
-  for (size_t i = 0; i < text.size(); ++i) {
-    bytes.push_back(text.substr(i, 1));
-    EXPECT_EQ(read(format, {text.substr(0, i), text.substr(i)}), expected) << text << "\ncut at " << i;
-  }
-  EXPECT_EQ(read(format, bytes), expected) << text << "\nbyte by byte";
+  testing::expect_read_calls(reading(format), text, expected);
 }
 
 // How a format writes calls of JSON: what stands around a list and between its calls.
@@ -283,7 +253,7 @@ TEST(ListCalls, AreReadAsTemplatesWriteThem) {
     ASSERT_TRUE(parsed.ok()) << parsed.status().message();
     const auto text = (*parsed)->render({message}, {.add_generation_prompt = false});
     ASSERT_TRUE(text.ok()) << text.status().message();
-    EXPECT_EQ(read(format, {*text}), expected) << *text;
+    EXPECT_EQ(testing::read_calls(reading(format), {*text}), expected) << *text;
   }
 }
 

@@ -1,5 +1,6 @@
 // Calls of tools in formats with tags: what models write, cut at every byte, and what templates write of it.
 #include "serve/api/tagged_calls.h"
+#include "read_calls.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,54 +27,19 @@ const ordered_json kSchema = ordered_json::parse(R"({"type": "object", "properti
     "l": {"$ref": "#/$defs/L"}, "m": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "any": {}},
     "$defs": {"L": {"type": "array", "items": {"type": "integer"}}}})");
 
-struct Read {
-  std::string text;
-  using Calls = std::vector<std::pair<std::string, std::string>>;
-  Calls calls;  // name, arguments
-  bool operator==(const Read&) const = default;
-};
+using Read = testing::ReadCalls;
 
-std::ostream& operator<<(std::ostream& out, const Read& read) {
-  out << "'" << read.text << "'";
-  for (const auto& [name, arguments] : read.calls) out << " " << name << "(" << arguments << ")";
-  return out;
+ToolReading reading(ToolFormat format) {
+  return {.format = format, .names = {"f", "g"}, .parameters = {kSchema, kSchema}};
 }
 
 Read read(ToolFormat format, const std::vector<std::string>& pieces,
           std::vector<std::string>* ids = nullptr) {
-  ToolCallParser parser({.format = format, .names = {"f", "g"}, .parameters = {kSchema, kSchema}});
-  std::vector<ToolEvent> all;
-  for (const std::string& piece : pieces) {
-    std::vector<ToolEvent> events;  // as a stream has them
-    parser.append(piece, events);
-    all.insert(all.end(), events.begin(), events.end());
-  }
-  parser.finish(all);
-  Read out;
-  for (const ToolEvent& event : all) {
-    EXPECT_FALSE(event.text.empty());
-    if (event.kind == ToolEvent::Kind::kText) out.text += event.text;
-    if (event.kind == ToolEvent::Kind::kCall) {
-      EXPECT_EQ(event.index, static_cast<int>(out.calls.size()));
-      out.calls.emplace_back(event.text, "");
-      if (ids) ids->push_back(event.id);
-    }
-    if (event.kind == ToolEvent::Kind::kArguments)
-      out.calls.at(static_cast<size_t>(event.index)).second += event.text;
-  }
-  EXPECT_EQ(parser.calls(), static_cast<int>(out.calls.size()));
-  return out;
+  return testing::read_calls(reading(format), pieces, ids);
 }
 
-// Whole, cut in two at every byte, and byte by byte.
 void expect_read(ToolFormat format, const std::string& text, const Read& expected) {
-  EXPECT_EQ(read(format, {text}), expected) << text;
-  std::vector<std::string> bytes;
-  for (size_t i = 0; i < text.size(); ++i) {
-    bytes.push_back(text.substr(i, 1));
-    EXPECT_EQ(read(format, {text.substr(0, i), text.substr(i)}), expected) << text << "\ncut at " << i;
-  }
-  EXPECT_EQ(read(format, bytes), expected) << text << "\nbyte by byte";
+  testing::expect_read_calls(reading(format), text, expected);
 }
 
 // The pieces of a format, so that one table of outputs serves all formats.

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "read_calls.h"
 #include "requests/asked_form.h"
 #include "serve/api/request.h"
 #include "serve/api/structure.h"
@@ -16,41 +17,10 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-struct Read {
-  std::string text;
-  using Calls = std::vector<std::pair<std::string, std::string>>;
-  Calls calls;  // name, arguments
-  bool operator==(const Read&) const = default;
-};
-
-std::ostream& operator<<(std::ostream& out, const Read& read) {
-  out << "'" << read.text << "'";
-  for (const auto& [name, arguments] : read.calls) out << " " << name << "(" << arguments << ")";
-  return out;
-}
-
-Read read(ToolFormat format, const std::string& text, size_t piece) {
-  ToolCallParser parser({.format = format, .names = {"f", "g"}});
-  std::vector<ToolEvent> events;
-  for (size_t at = 0; at < text.size(); at += piece) parser.append(text.substr(at, piece), events);
-  parser.finish(events);
-  Read out;
-  for (const ToolEvent& event : events) {
-    if (event.kind == ToolEvent::Kind::kText) out.text += event.text;
-    if (event.kind == ToolEvent::Kind::kCall) {
-      EXPECT_EQ(event.index, static_cast<int>(out.calls.size()));
-      out.calls.emplace_back(event.text, "");
-    }
-    if (event.kind == ToolEvent::Kind::kArguments)
-      out.calls.at(static_cast<size_t>(event.index)).second += event.text;
-  }
-  EXPECT_EQ(parser.calls(), static_cast<int>(out.calls.size()));
-  return out;
-}
+using Read = testing::ReadCalls;
 
 void expect_read(ToolFormat format, const std::string& text, const Read& expected) {
-  for (const size_t piece : {size_t{1}, size_t{2}, size_t{3}, size_t{7}, text.size()})
-    EXPECT_EQ(read(format, text, piece), expected) << text << " in pieces of " << piece;
+  testing::expect_read_calls({.format = format, .names = {"f", "g"}}, text, expected);
 }
 
 TEST(ToolCalls, OfHermesAreFoundInText) {
