@@ -19,6 +19,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr const char* kNotJson = "not written as JSON";
+
 std::string lark_text(std::string_view text) { return json_text(nlohmann::json(std::string(text))); }
 
 // Writes the rules of one tool's arguments. A schema has one rule, however often it is named: schemas may
@@ -40,7 +42,6 @@ class ArgumentRules {
   std::string value(const ordered_json& given);
   Result<std::string> value_body(const ordered_json& said);
   Result<std::string> nested(const ordered_json& schema);
-  Result<std::string> as_json(const ordered_json& schema) const;
   std::string text_of(const std::string& text) const;
   const ordered_json& resolved(const ordered_json& schema) const;
   std::string next_name() { return fmt::format("v_{}_{}", tool_, next_++); }
@@ -85,21 +86,6 @@ std::string ArgumentRules::text_of(const std::string& text) const {
 
 std::string ArgumentRules::any_member() const {
   return notation_ == Notation::kGemma ? "any_member" : "/[a-zA-Z_][a-zA-Z0-9_]*/ \"=\" any_value";
-}
-
-Result<std::string> ArgumentRules::as_json(const ordered_json& schema) const {
-  ordered_json whole = schema;
-  // References may only lead to these.
-  if (json_text(schema).find("\"$ref\"") != std::string::npos)
-    for (const char* key : {"$defs", "definitions"})
-      if (root_.contains(key) && !whole.contains(key)) whole[key] = root_[key];
-  ASSIGN_OR_RETURN(whole, schema_for_library(std::move(whole)));
-  const std::string text = json_text(whole);
-  for (const char* outside : {R"("$ref":"#")", R"("$ref":"#/properties)"})
-    if (text.find(outside) != std::string::npos)
-      return unsupported(
-          "a \"$ref\" to the whole schema is not supported for calls that are not written as JSON");
-  return "%json " + text;
 }
 
 // An object or a list, in Gemma's notation.
@@ -151,9 +137,9 @@ Result<std::string> ArgumentRules::value_body(const ordered_json& said) {
     for (const ordered_json& choice : *choices) texts.push_back(text_of(choice.get<std::string>()));
     return fmt::format("{}", fmt::join(texts, " | "));
   }
-  if ((types & kNumber) && !(types & ~kNumber)) return as_json(said);
+  if ((types & kNumber) && !(types & ~kNumber)) return json_value(said, root_, kNotJson);
   if ((types & kNested) && !(types & ~kNested))
-    return notation_ == Notation::kPython ? as_json(said) : nested(schema);
+    return notation_ == Notation::kPython ? json_value(said, root_, kNotJson) : nested(schema);
   std::vector<std::string> kinds;
   if (types & kText) kinds.emplace_back("any_text");
   if (types & kNumber) kinds.emplace_back("any_number");
@@ -227,7 +213,7 @@ Result<std::string> loose_call(size_t i, const std::string& name, const ordered_
   const CallTags& tags = *tags_of(format);
   const ordered_json any = ordered_json::object();
   ASSIGN_OR_RETURN(const ordered_json* const root,
-                   named_arguments(schema.is_null() ? any : schema, "not written as JSON"));
+                   named_arguments(schema.is_null() ? any : schema, kNotJson));
   const auto properties = root->find("properties");
   const bool has_some = properties != root->end() && properties->is_object() && !properties->empty();
   const bool is_open =

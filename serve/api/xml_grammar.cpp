@@ -55,19 +55,26 @@ Result<std::string> value_rule(const std::string& rule, const ordered_json& prop
     for (const ordered_json& choice : *choices) texts.push_back(json_text(choice));
     return fmt::format("{}: ({}) {}\n", rule, fmt::join(texts, " | "), end);
   }
-  ordered_json schema = property;
-  if (json_text(property).find("\"$ref\"") != std::string::npos)
-    for (const char* key : {"$defs", "definitions"})
-      if (root.contains(key) && !schema.contains(key)) schema[key] = root[key];
-  ASSIGN_OR_RETURN(schema, schema_for_library(std::move(schema)));
-  const std::string text = json_text(schema);
-  for (const char* outside : {R"("$ref":"#")", R"("$ref":"#/properties)"})
-    if (text.find(outside) != std::string::npos)
-      return unsupported("a \"$ref\" to the whole schema is not supported for calls that are written as XML");
-  return fmt::format("{0}: {0}_json {1}\n{0}_json: %json {2}\n", rule, end, text);
+  ASSIGN_OR_RETURN(const std::string json, json_value(property, root, "written as XML"));
+  return fmt::format("{0}: {0}_json {1}\n{0}_json: {2}\n", rule, end, json);
 }
 
 }  // namespace
+
+Result<std::string> json_value(const ordered_json& schema, const ordered_json& root, const char* how) {
+  ordered_json whole = schema;
+  // References may only lead to these.
+  if (json_text(schema).find("\"$ref\"") != std::string::npos)
+    for (const char* key : {"$defs", "definitions"})
+      if (root.contains(key) && !whole.contains(key)) whole[key] = root[key];
+  ASSIGN_OR_RETURN(whole, schema_for_library(std::move(whole)));
+  std::string text = json_text(whole);
+  for (const char* outside : {R"("$ref":"#")", R"("$ref":"#/properties)"})
+    if (text.find(outside) != std::string::npos)
+      return unsupported(
+          fmt::format("a \"$ref\" to the whole schema is not supported for calls that are {}", how));
+  return "%json " + text;
+}
 
 Status check_rules(std::string_view rules) {
   if (rules.size() <= kMaxGrammarBytes) return {};

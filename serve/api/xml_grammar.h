@@ -12,11 +12,14 @@ namespace outrider {
 // A piece of text in a Lark grammar; a special token by its id.
 std::string lark_of(std::string_view text, const Tokenizer& tokenizer);
 
-// Shared with other grammars of calls that are not JSON.
+// Shared with other grammars of calls that are not JSON. `how`: "written as XML", for errors.
 // An error if the rules of a tool are longer than a grammar may be.
 Status check_rules(std::string_view rules);
+// A value as JSON of its schema, whose references lead to definitions of `root`.
+Result<std::string> json_value(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& root,
+                               const char* how);
 std::set<std::string> required_keys(const nlohmann::ordered_json& object);
-// The part of a schema that has the arguments' keys. `how`: calls are written, for errors.
+// The part of a schema that has the arguments' keys.
 Result<const nlohmann::ordered_json*> named_arguments(const nlohmann::ordered_json& schema, const char* how);
 
 struct XmlCalls {
