@@ -76,9 +76,9 @@ void DraftPhases::set_blocks(bool of_blocks) {
 void DraftPhases::observe(const DraftPhase& phase, double pass) {
   if (phase.longest <= 0 || phase.busy < 0) return;
   const double exchange = std::max(0.0, phase.wait - phase.busy);
-  const double unit = of_blocks_ ? phase.longest : 1;
-  const Measured measured{.longest = phase.longest / unit,
-                          .further = (phase.total - phase.longest) / unit,
+  const DraftUnits units(phase.longest, phase.total, of_blocks_);
+  const Measured measured{.longest = units.longest,
+                          .further = units.further,
                           .busy = phase.busy,
                           .exchange = exchange,
                           .lost = std::min(phase.lost, exchange),

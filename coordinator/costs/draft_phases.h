@@ -19,12 +19,25 @@ struct DraftCost {
   bool of_blocks = false;
 
   // `longest` and `total`: as in DraftPhase.
-  double seconds(int32_t longest, int32_t total) const {
-    if (longest <= 0) return 0;
-    const auto unit = of_blocks ? static_cast<double>(longest) : 1.0;
-    return per_step * (longest / unit) + per_further * ((total - longest) / unit);
-  }
+  double seconds(int32_t longest, int32_t total) const;
 };
+
+// The tokens that count for the time of drafts, of blocks the drafts.
+struct DraftUnits {
+  // `longest` > 0.
+  DraftUnits(int32_t longest_draft, int32_t total, bool of_blocks) {
+    const double each = of_blocks ? longest_draft : 1;
+    longest = longest_draft / each;
+    further = (total - longest_draft) / each;
+  }
+  double longest, further;
+};
+
+inline double DraftCost::seconds(int32_t longest, int32_t total) const {
+  if (longest <= 0) return 0;
+  const DraftUnits units(longest, total, of_blocks);
+  return per_step * units.longest + per_further * units.further;
+}
 
 // The drafting of one step. `longest` and `total`: tokens of the longest draft and of all drafts. `wait`:
 // from the first Propose to the last draft. `busy`: the drafting time of the busiest worker. `lost`: time

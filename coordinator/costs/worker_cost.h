@@ -16,8 +16,7 @@ class WorkerCost {
   // step of one draft tells the time of a token; a step of several tells what the further ones cost.
   void observe(int32_t longest_draft, int32_t total, double busy) {
     if (longest_draft <= 0 || busy < 0) return;
-    const double unit = of_blocks_ ? longest_draft : 1;
-    const double longest = longest_draft / unit, further = (total - longest_draft) / unit;
+    const auto [longest, further] = DraftUnits(longest_draft, total, of_blocks_);
     if (further > 0 && alone_ > 0 && step_ > 0) {
       const double all = watch_.believed(busy, step_ * (longest + further));
       average(&share_, (all / step_ - longest) / further, ++together_);
