@@ -155,8 +155,12 @@ TEST_F(Settings, AVariableThatNobodyReadsIsTold) {
   EXPECT_EQ(told({{"OUTRIDER_QUANTUM", "4"}}),
             "outrider: warning: OUTRIDER_QUANTUM is set, but nothing reads it; --help=all lists the "
             "variables\n");
-  EXPECT_EQ(told({{"OUTRIDER_RETRY_FOR", "4"}, {"OUTRIDER_LOG", "warn"}, {"OUTRIDER_SOURCE_DIR", "/"}}), "")
-      << "other commands, the log and our scripts read these";
+  EXPECT_EQ(told({{"OUTRIDER_RETRY_FOR", "4"},
+                  {"OUTRIDER_LOG", "warn"},
+                  {"OUTRIDER_SOURCE_DIR", "/"},
+                  {"OUTRIDER_PROGRAM", "x"}}),
+            "")
+      << "other commands, the log, our scripts and the Python package read these";
 }
 
 TEST_F(Settings, ABadVariableIsToldWithItsFlag) {

@@ -1,4 +1,4 @@
-// Importance matrices of llama-imatrix: both formats say the same, and damage is told.
+// Importance matrices of llama-imatrix: both formats give the same numbers, and damage is an error.
 #include "model_files/importance_matrix.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,10 @@
 // Background responses of `outrider serve`, and the journal from which a server that is started again runs
 // those that were not finished.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -173,6 +176,16 @@ TEST_F(ServeBackground, AJournalIsOfOneServerAndMustBeWritable) {
   EXPECT_NE(second.process().wait(), 0);
   EXPECT_NE(second.process().err().find("another server uses it"), std::string::npos)
       << second.process().err();
+  // Earlier servers lock the directory alone.
+  const fs::path of_older = directory_ / "older";
+  fs::create_directory(of_older);
+  const int lock = ::open(of_older.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
+  ServedProgram beside({"--journal", of_older}, ServedProgram::Wait::kNot);
+  EXPECT_NE(beside.process().wait(), 0);
+  EXPECT_NE(beside.process().err().find("another server uses it"), std::string::npos)
+      << beside.process().err();
+  close(lock);
   const fs::path file = directory_.write("file", "x");
   for (const std::string& wrong : {std::string("/proc/journal"), file.string()}) {
     ServedProgram refused({"--journal", wrong}, ServedProgram::Wait::kNot);
