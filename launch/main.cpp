@@ -1,5 +1,6 @@
 // The `outrider` program: parses the command line and hands over to a command.
 #include <fcntl.h>
+#include <stdio_ext.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -85,6 +86,16 @@ size_t chosen(const Program& program) {
   return static_cast<size_t>(found - program.parsers.begin());
 }
 
+// Prints a page of help. `--help | head` closes the pipe early, and that is no error; a full disk is one, of
+// which main() tells.
+void print_help(const std::string& page) {
+  errno = 0;
+  const bool is_written = std::fputs(page.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  if (is_written || errno != EPIPE) return;
+  __fpurge(stdout);
+  std::clearerr(stdout);
+}
+
 // The exit code where the program ends with that: after --help, --version or a wrong word.
 std::optional<int> parse(Program& program, std::vector<std::string> words) {
   std::vector<const char*> pointers;
@@ -106,7 +117,7 @@ std::optional<int> parse(Program& program, std::vector<std::string> words) {
       refusal.str(
           explain_parse_error(program.app, error, static_cast<int>(pointers.size()), pointers.data()));
     if (MpiCluster::launched()) return MpiCluster::leave(out.str(), refusal.str(), code);
-    std::fputs(out.str().c_str(), stdout);
+    print_help(out.str());
     std::fputs(refusal.str().c_str(), stderr);
     return code;
   }

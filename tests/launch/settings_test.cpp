@@ -7,6 +7,7 @@
 
 #include "tests/support/program.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temporary_directory.h"
 
 namespace outrider::testing {
 namespace {
@@ -186,6 +187,21 @@ TEST(Help, TeachesEveryFlagAndGivesExamples) {
                            "--gamma-policy", "--rule", "greedy", "invariant", "--layout", "OUTRIDER_MODEL",
                            "--config", "--trace", "--compare-plain", "repetition_penalty", "finish_reason"})
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
+}
+
+TEST(Help, SaysNothingWhenTheReaderLeaves) {
+  TemporaryDirectory dir;
+  for (const char* arguments : {"--help", "generate --help=all", "help serve", "--version"}) {
+    // The reader opens the pipe and leaves before the program starts, so that each write fails.
+    const Outcome run = run_program(
+        {"sh", "-c",
+         fmt::format(
+             "mkfifo \"$1\" && {{ (exec 3<\"$1\") & exec >\"$1\"; wait; rm \"$1\"; exec \"$0\" {}; }}",
+             arguments),
+         outrider_path(), dir / "pipe"});
+    EXPECT_EQ(run.code, 0) << arguments << run.describe();
+    EXPECT_EQ(run.err, "") << arguments;
+  }
 }
 
 TEST(Help, OfACommandIsOneScreenUntilAllIsAskedFor) {
