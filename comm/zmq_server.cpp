@@ -125,11 +125,13 @@ class ZmqServer final : public ZmqEnd {
   // connection.
   static int fd_of(zmq::message_t& frame) { return zmq_msg_get(frame.handle(), ZMQ_SRCFD); }
 
-  // ZeroMQ's text is an address for TCP, and ":uid:gid:pid" for a Unix socket.
+  // ZeroMQ's text is an address for TCP, and ":uid:gid:pid" for a Unix socket, behind "localhost" where the
+  // resolver gives the socket that name.
   static std::string host_of(zmq::message_t& frame) {
     const char* address = zmq_msg_gets(frame.handle(), "Peer-Address");
     if (!address) return {};
-    return *address == ':' ? "this host" : address;
+    const std::string_view text = address;
+    return text.starts_with(':') || text.starts_with("localhost:") ? "this host" : address;
   }
 
   void move_to(Peer& peer, Generation generation, std::string_view route, ConnectionWatch::Id connection) {

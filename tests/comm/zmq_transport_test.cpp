@@ -17,6 +17,7 @@
 #include "comm/zmq_watch.h"
 #include "tests/comm/expect_message.h"
 #include "tests/launch/hostile_peer.h"
+#include "tests/support/temporary_directory.h"
 
 namespace outrider {
 namespace {
@@ -153,6 +154,21 @@ TEST(ZmqTransport, APeerKeepsItsIdAcrossConnections) {
   EXPECT_EQ(first, second);
   EXPECT_NE(first, third);
   EXPECT_TRUE(server.transport->send(first, Shutdown{}).ok());
+}
+
+TEST(ZmqTransport, APeerIsNamedByItsHost) {
+  const auto host_at = [](const std::string& endpoint) {
+    const auto server = make_zmq_server(endpoint, {.cluster = kCluster}).value();
+    Stranger stranger(server->endpoint());
+    stranger.send(heartbeat_frame(1, 1));
+    PeerId peer;
+    expect<Heartbeat>(*server, &peer);
+    return server->host_of(peer);
+  };
+  TemporaryDirectory dir;
+  EXPECT_EQ(host_at("tcp://127.0.0.1:*"), "127.0.0.1");
+  EXPECT_EQ(host_at("ipc://" + (dir / "socket").string()), "this host");
+  EXPECT_EQ(host_at(fmt::format("ipc://@outrider-host-{}", getpid())), "this host");
 }
 
 TEST(ZmqTransport, NobodyTakesOverAnIdentityThatIsThere) {
