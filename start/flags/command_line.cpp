@@ -37,9 +37,10 @@ constexpr std::string_view kPrefix = "OUTRIDER_";
 // benches read, or set for their children.
 std::vector<std::string> variable_names(const CLI::App& app) {
   std::vector<std::string> names{
-      "LOG",         "BUILD",         "SOURCE_DIR",  "TARGETS",     "TEST_DATA",
-      "TEST_OUTAGE", "BENCH_ISA",     "BENCH_MODEL", "AZURE_TRACE", "TEST_GRAMMAR_LIBRARY",
-      "TEST_PYTHON", "SUITE_SECONDS", "SUITE_PACK",  "FUZZ_SECONDS"};
+      "LOG",         "BUILD",         "SOURCE_DIR",  "TARGETS",      "TEST_DATA",
+      "TEST_OUTAGE", "BENCH_ISA",     "BENCH_MODEL", "AZURE_TRACE",  "TEST_GRAMMAR_LIBRARY",
+      "TEST_PYTHON", "SUITE_SECONDS", "SUITE_PACK",  "FUZZ_SECONDS", "RUN_DIR",
+      "JOIN_PORT",   "TARGET_GROUPS"};
   for (const CLI::App* command : app.get_subcommands({}))
     for (const CLI::Option* option : command->get_options())
       if (const std::string name = option->get_envname(); name.starts_with(kPrefix))
