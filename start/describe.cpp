@@ -46,10 +46,10 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammars(const Preparation& prepar
 
 Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,
                                                  const SpeculationSettings& speculation) {
-  const bool on_host = parse_device(models.device)->kind == Device::Kind::kCpu;
-  const uint64_t numerics = fingerprint_of_text(
-      fmt::format("{} {} {} {} {} {}", isa_name(), models.weight_format, models.activation_format,
-                  models.kv_dtype, on_host ? "cpu" : "cuda", speculation.synthetic_acceptance));
+  const bool on_host = models.device->kind == Device::Kind::kCpu;
+  const uint64_t numerics = fingerprint_of_text(fmt::format(
+      "{} {} {} {} {} {}", isa_name(), models.weight_format.text(), models.activation_format.text(),
+      models.kv_dtype.text(), on_host ? "cpu" : "cuda", speculation.synthetic_acceptance));
   ASSIGN_OR_RETURN(const uint64_t model,
                    whole_fingerprint_of_model(models.model, numerics,
                                               models.threads > 0 ? models.threads : usable_cores()));
@@ -60,7 +60,7 @@ RunDescription describe_run(const ClusterSettings& settings, const Preparation& 
   const ModelSettings& models = settings.models;
   const SpeculationSettings& speculation = settings.speculation;
   const Device device = device_of_worker(models, 0);
-  const QFormat q = parse_q_format(speculation.q_format).value();
+  const QFormat& q = *speculation.q_format;
   const int64_t vocab_size = prepared.target.vocab_size;
   const bool on_host = device.kind == Device::Kind::kCpu;
   return {.target = prepared.target_info.name,
@@ -80,7 +80,7 @@ RunDescription describe_run(const ClusterSettings& settings, const Preparation& 
           .pinned_zero = speculation.num_speculative_tokens == 0,
           .gamma_policy = speculation.policy(),
           .synthetic_acceptance = speculation.synthetic_acceptance,
-          .emulated_link = speculation.emulate_link,
+          .emulated_link = speculation.emulate_link.text(),
           .q_kind = q.kind,
           .row_bytes = q.row_bytes(vocab_size),
           .code_bits = q.kind == QKind::kHidden ? q.code_bits(vocab_size, prepared.draft->hidden_size) : 0,

@@ -30,7 +30,7 @@ Result<std::optional<CurveKeys>> listener_keys(const PoolSettings& pool, const c
 
 // Reads keys from their files, and sets limits on the bytes of a worker.
 Result<ZmqOptions> listener_options(const ClusterSettings& settings, const Preparation& prepared) {
-  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  const QFormat& q = *settings.speculation.q_format;
   ZmqOptions zmq;
   // Room for the longest Open, and for a Draft with a row of q for each token.
   constexpr int64_t kStateHeader = 16;

@@ -27,7 +27,8 @@ constexpr int64_t kDraftLogitRows = 32;
 
 Result<ModelOptions> model_options(const ModelSettings& models, const Preparation& prepared,
                                    RoleThreads threads, int sequences) {
-  ASSIGN_OR_RETURN(const ModelOptions::Kv kv, parse_kv_dtype(models.kv_dtype));
+  RETURN_IF_ERROR(models.kv_dtype.status());
+  const ModelOptions::Kv kv = *models.kv_dtype;
   // Room for a full block of drafts beyond the longest text, and for a partly filled KV block, in every
   // sequence.
   const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
@@ -190,9 +191,8 @@ Result<LoadedModel> load_target(const RoleSettings& settings, const Preparation&
                    model_options(settings.models, prepared, threads, settings.models.max_num_seqs));
   Progress progress("loading target", group.rank() == 0 && target_group == 0 && !settings.quiet);
   model_opts.device = device_of_worker(settings.models, target_group * group.size() + group.rank());
-  ASSIGN_OR_RETURN(model_opts.weight_format,
-                   parse_weight_format("--weight-format", settings.models.weight_format));
-  ASSIGN_OR_RETURN(model_opts.activations, parse_activation_format(settings.models.activation_format));
+  model_opts.weight_format = *settings.models.weight_format;
+  model_opts.activations = *settings.models.activation_format;
   model_opts.notice = placed("target", settings.quiet);
   model_opts.shard = {group.rank(), group.size()};
   if (settings.models.kv_cache_tokens > 0) model_opts.kv_tokens = settings.models.kv_cache_tokens;
@@ -227,20 +227,19 @@ Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& 
     return unsupported(
         fmt::format("--draft-drafter {} with --device {}: a device draws a draft's tokens in one go; "
                     "drop one of them",
-                    settings.models.draft_drafter, settings.models.device));
-  ASSIGN_OR_RETURN(model_opts.weight_format,
-                   parse_weight_format("--draft-weight-format", settings.models.draft_weight_format));
-  ASSIGN_OR_RETURN(model_opts.activations, parse_activation_format(settings.models.activation_format));
+                    settings.models.draft_drafter, settings.models.device.text()));
+  model_opts.weight_format = *settings.models.draft_weight_format;
+  model_opts.activations = *settings.models.activation_format;
   model_opts.notice = placed("draft", settings.quiet);
   model_opts.max_rows = settings.draft_prefill_rows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.
   model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{sequences});
   const int64_t outcomes =
-      settings.speculation.pipeline == "lockstep" ? 0 : settings.speculation.fanout_budget;
+      *settings.speculation.pipeline == Pipeline::kLockstep ? 0 : settings.speculation.fanout_budget;
   // Several ranks draw on the host, from the logits of all ranks.
   if (group.size() == 1) model_opts.run_sequences = runs_at_a_time(sequences, outcomes);
   int64_t branching = outcomes > 0 ? kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens) : 0;
-  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  const TreeOptions& tree = *settings.speculation.speculative_tree;
   if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token; no sequence does both
     branching = std::max(branching, kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes), 1));
   // Branches of a few sequences have states; with more, some are computed anew.
@@ -263,11 +262,10 @@ Result<LoadedModel> load_draft(const RoleSettings& settings, const Preparation& 
 
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
                                                          RoleThreads threads) {
-  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
-  if (q.kind != QKind::kHidden || !settings.models.uses_draft_model())
+  if (settings.speculation.q_format->kind != QKind::kHidden || !settings.models.uses_draft_model())
     return std::shared_ptr<const DraftHead>();
   auto head = DraftHead::load(settings.models.draft_model, ids, threads.count);
-  if (!head.ok()) return head.status().in(fmt::format("--q-format {}", settings.speculation.q_format));
+  if (!head.ok()) return head.status().in(fmt::format("--q-format {}", settings.speculation.q_format.text()));
   return std::make_shared<const DraftHead>(std::move(head).value());
 }
 
@@ -284,9 +282,7 @@ Result<std::shared_ptr<HeadCompute>> head_compute(const RoleSettings& settings, 
 Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
                                         int32_t sequences, std::shared_ptr<HeadCompute> compute) {
   const ModelSettings& models = settings.models;
-  ASSIGN_OR_RETURN(const WeightFormat format,
-                   parse_weight_format("--draft-weight-format", models.draft_weight_format));
-  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  const TreeOptions& tree = *settings.speculation.speculative_tree;
   const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
   // Nodes whose children were computed may have been replaced by better ones since.
   const int64_t looked = tree.shape.is_chain() ? 0 : 2 * most_nodes(tree.shape, kMaxTreeNodes);
@@ -298,7 +294,7 @@ Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Prep
                           .max_positions = prepared.max_model_len,
                           .kv_tokens = sequences * per_sequence,
                           .tree_nodes = looked,
-                          .weight_format = format,
+                          .weight_format = *models.draft_weight_format,
                           .notice = placed("head", settings.quiet)});
   if (!head.ok()) return head.status().in("--draft-model " + models.draft_model);
   return head;

@@ -104,7 +104,7 @@ Status LocalCluster::start_role(std::function<void()> role) {
 
 Lend LocalCluster::lend(Role role) const {
   const bool draft_overlaps =
-      settings_.speculation.pipeline != "lockstep" || settings_.models.draft_threads > 0;
+      *settings_.speculation.pipeline != Pipeline::kLockstep || settings_.models.draft_threads > 0;
   const ModelSettings& models = settings_.models;
   if (settings_.targets_join() || models.tensor_parallel_size > 1 || models.data_parallel_size > 1 ||
       models.draft_tensor_parallel_size > 1 || (role == Role::kDraft && draft_overlaps))

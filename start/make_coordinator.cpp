@@ -58,18 +58,18 @@ std::unique_ptr<Coordinator> make_coordinator(const ClusterSettings& settings, c
                                               ProtocolOptions limits, std::unique_ptr<Transport> transport,
                                               GammaPolicyFactory policy, CoordinatorCallbacks callbacks,
                                               Trace* trace) {
-  if (!settings.speculation.emulate_link.empty())  // checked with the settings
-    transport = make_emulated_link(std::move(transport),
-                                   parse_link_emulation(settings.speculation.emulate_link).value());
+  if (!settings.speculation.emulate_link.text().empty())
+    transport = make_emulated_link(std::move(transport), *settings.speculation.emulate_link);
   return std::make_unique<Coordinator>(std::move(transport), std::move(limits), std::move(policy),
                                        prepared.tokenizer.get(), std::move(callbacks), trace);
 }
 
 Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared) {
-  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  const QFormat& q = *settings.speculation.q_format;
   ProtocolOptions protocol;
   protocol.one_process = is_one_process(settings);
-  if (settings.speculation.emulate_link.empty()) protocol.process = this_process();  // else all are far away
+  if (settings.speculation.emulate_link.text().empty())
+    protocol.process = this_process();  // else all are far away
   protocol.max_num_seqs = settings.models.max_num_seqs;
   protocol.target_groups = settings.models.data_parallel_size;
   protocol.by_priority = settings.models.scheduling_policy == "priority";
@@ -93,9 +93,9 @@ Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const 
   protocol.row_bytes = q.row_bytes(prepared.target.vocab_size);
   if (q.kind == QKind::kHidden)
     protocol.code_bits = q.code_bits(prepared.target.vocab_size, prepared.draft->hidden_size);
-  ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(settings.speculation.pipeline));
+  protocol.pipeline = *settings.speculation.pipeline;
   protocol.fanout = settings.speculation.fanout_budget;
-  ASSIGN_OR_RETURN(protocol.tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  protocol.tree = *settings.speculation.speculative_tree;
   if (!settings.speculation.synthetic_acceptance.empty()) {
     ASSIGN_OR_RETURN(AcceptanceProcess process,
                      AcceptanceProcess::parse(settings.speculation.synthetic_acceptance,

@@ -169,12 +169,12 @@ Status look_after_drafter(const ClusterSettings& settings, const Preparation& pr
 // to the coordinator's connections, so with one everything goes through the coordinator.
 OpenSliceEndpoint open_endpoints(const ClusterSettings& settings, const Preparation& prepared,
                                  RankContext& rank) {
-  const auto q = parse_q_format(settings.speculation.q_format);
+  const auto& q = settings.speculation.q_format;
   const bool is_dense = q.ok() && q->kind == QKind::kDense;
   const bool tells_hidden_states =
       settings.models.is_head_at_workers() && rank.topology.at(rank.topology.leader()).device != "cpu";
   if (!(is_dense || tells_hidden_states) || rank.topology.groups() > 1 ||
-      !settings.speculation.emulate_link.empty() || (!rank.one_host && rank.host.empty()))
+      !settings.speculation.emulate_link.text().empty() || (!rank.one_host && rank.host.empty()))
     return {};
   constexpr int64_t kHeaders = 4096;
   constexpr int kMaxTransfers = 64;  // of hidden states, announced to a worker that has not polled

@@ -149,8 +149,8 @@ Status check_ranks(Collectives& world, RankContext& rank, const ClusterSettings&
 void print_preflight(const ClusterSettings& settings, RoleThreads threads) {
   std::fputs(heading().c_str(), stdout);
   std::fputs(fmt::format(kLine, 0, "all roles", this_host(),
-                         settings.models.device == "auto" ? "cpu" : settings.models.device, threads.count,
-                         fmt::format("{:.1f}", free_gib()), isa_name(), "+0.00", "-")
+                         settings.models.device == "auto" ? "cpu" : settings.models.device.text(),
+                         threads.count, fmt::format("{:.1f}", free_gib()), isa_name(), "+0.00", "-")
                  .c_str(),
              stdout);
   std::puts("One process: its flags and the models' configurations can be read. Nothing was loaded.");

@@ -121,9 +121,9 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
   if (!models.uses_draft_model()) return std::unique_ptr<Tokenizer>();
   ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", models.draft_model, models, p.warnings));
   ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", models.draft_model));
-  const uint64_t numerics =
-      fingerprint_of_text(fmt::format("{} {} {} {} {}", isa_name(), models.draft_weight_format,
-                                      models.activation_format, models.kv_dtype, models.draft_vocab_size));
+  const uint64_t numerics = fingerprint_of_text(
+      fmt::format("{} {} {} {} {}", isa_name(), models.draft_weight_format.text(),
+                  models.activation_format.text(), models.kv_dtype.text(), models.draft_vocab_size));
   ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_drafter(models, numerics));
   p.draft_info.name = display_name(models.draft_model);
   if (models.draft_vocab_size >= p.draft->vocab_size)
@@ -165,8 +165,8 @@ Status read_head(const ModelSettings& models, Preparation& p) {
   auto head = read_head_config(models.draft_model, *models.head(), p.target);
   if (!head.ok()) return head.status().in(flag);
   p.head = std::move(head).value();
-  const uint64_t numerics =
-      fingerprint_of_text(fmt::format("{} {} {}", isa_name(), models.draft_weight_format, models.drafter));
+  const uint64_t numerics = fingerprint_of_text(
+      fmt::format("{} {} {}", isa_name(), models.draft_weight_format.text(), models.drafter));
   auto fingerprint = fingerprint_of_drafter(models, numerics);
   if (!fingerprint.ok()) return fingerprint.status().in(flag);
   p.draft_info.fingerprint = std::max<uint64_t>(1, *fingerprint);
@@ -204,7 +204,7 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
     return invalid_argument(
         fmt::format("--drafter {} needs --model: a head has its target's tokens, and mostly its embedding",
                     models.drafter));
-  RETURN_IF_ERROR(check_device(models.device).status());
+  RETURN_IF_ERROR(check_device(models.device));
   RETURN_IF_ERROR(pin_isa(models.isa));
   if (models.head()) return prepare_head_worker(models);
   Preparation p;
@@ -220,7 +220,7 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
 Result<Preparation> prepare(const RoleSettings& settings) {
   const ModelSettings& models = settings.models;
   RETURN_IF_ERROR(check_settings(settings));
-  RETURN_IF_ERROR(check_device(models.device).status());
+  RETURN_IF_ERROR(check_device(models.device));
   RETURN_IF_ERROR(pin_isa(models.isa));
   Preparation p;
   ASSIGN_OR_RETURN(p.target, read_config("--model", models.model, models, p.warnings));
@@ -253,8 +253,8 @@ Result<Preparation> prepare(const RoleSettings& settings) {
 // Fingerprints the target with its numerics. The instruction set is compared separately (ModelInfo::isa).
 Status identify_target(const RoleSettings& settings, Preparation& prepared) {
   const ModelSettings& models = settings.models;
-  const uint64_t numerics = fingerprint_of_text(
-      fmt::format("{} {} {}", models.weight_format, models.activation_format, models.kv_dtype));
+  const uint64_t numerics = fingerprint_of_text(fmt::format(
+      "{} {} {}", models.weight_format.text(), models.activation_format.text(), models.kv_dtype.text()));
   const auto fingerprint = whole_fingerprint_of_model(models.model, numerics,
                                                       models.threads > 0 ? models.threads : usable_cores());
   if (!fingerprint.ok()) return fingerprint.status().in("--model " + models.model);

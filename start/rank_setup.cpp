@@ -23,8 +23,7 @@ namespace {
 using nlohmann::json;
 
 bool on_gpu(const ModelSettings& models) {
-  const auto device = parse_device(models.device);
-  return device.ok() && device->kind == Device::Kind::kCuda;
+  return models.device.ok() && models.device->kind == Device::Kind::kCuda;
 }
 const char* device_kind(const ModelSettings& models) { return on_gpu(models) ? "cuda" : "cpu"; }
 // Beside a GPU the host's instruction set computes nothing of the model.
@@ -47,7 +46,7 @@ void add_speculation(RankSetup& setup, const RoleSettings& settings) {
                      {{"--drafter", m.head() || m.exits_early() ? m.drafter : "of draft workers"},
                       {"--exit-layer", std::to_string(m.exit_layer)},
                       {"--head-place", m.head_place},
-                      {"--q-format", s.q_format},
+                      {"--q-format", s.q_format.text()},
                       {"--synthetic-acceptance", s.synthetic_acceptance}});
 }
 
@@ -55,13 +54,14 @@ void add_speculation(RankSetup& setup, const RoleSettings& settings) {
 // with.
 void add_target_sizes(RankSetup& setup, const RoleSettings& settings, const Preparation& prepared) {
   const ModelSettings& m = settings.models;
-  setup.facts.insert(setup.facts.end(), {{"--max-model-len", std::to_string(prepared.max_model_len)},
-                                         {"--max-num-seqs", std::to_string(m.max_num_seqs)},
-                                         {"--kv-cache-tokens", std::to_string(m.kv_cache_tokens)},
-                                         {"--weight-format", m.weight_format},
-                                         {"--activation-format", m.activation_format},
-                                         {"--kv-dtype", m.kv_dtype},
-                                         {"--speculative-tree", settings.speculation.speculative_tree}});
+  setup.facts.insert(setup.facts.end(),
+                     {{"--max-model-len", std::to_string(prepared.max_model_len)},
+                      {"--max-num-seqs", std::to_string(m.max_num_seqs)},
+                      {"--kv-cache-tokens", std::to_string(m.kv_cache_tokens)},
+                      {"--weight-format", m.weight_format.text()},
+                      {"--activation-format", m.activation_format.text()},
+                      {"--kv-dtype", m.kv_dtype.text()},
+                      {"--speculative-tree", settings.speculation.speculative_tree.text()}});
 }
 
 template <class T>
@@ -262,11 +262,11 @@ Result<RankSetup> target_setup(const RoleSettings& settings, const Preparation& 
   add_target_sizes(setup, settings, prepared);
   setup.facts.insert(setup.facts.end(), {{"--device", device_kind(m)}, {"--isa", isa_of(m)}});
   setup.weights.push_back({"--model", m.model});
-  const auto q = parse_q_format(settings.speculation.q_format);
+  const auto& q = settings.speculation.q_format;
   const bool computes_q = q.ok() && q->kind == QKind::kHidden && m.uses_draft_model();
   if (computes_q || m.head()) {
     RETURN_IF_ERROR(add_model(setup, "--draft-model", m.draft_model));
-    setup.facts.push_back({"--draft-weight-format", m.draft_weight_format});
+    setup.facts.push_back({"--draft-weight-format", m.draft_weight_format.text()});
     setup.weights.push_back({"--draft-model", m.draft_model});
   }
   return setup;
@@ -289,18 +289,18 @@ Result<RankSetup> draft_setup(const RoleSettings& settings, const Preparation& p
   const SpeculationSettings& s = settings.speculation;
   setup.facts.insert(setup.facts.end(), {{"--max-model-len", std::to_string(prepared.max_model_len)},
                                          {"--max-num-seqs", std::to_string(m.sequences())},
-                                         {"--draft-weight-format", m.draft_weight_format},
+                                         {"--draft-weight-format", m.draft_weight_format.text()},
                                          {"--draft-vocab-size", std::to_string(m.draft_vocab_size)},
                                          {"--draft-window", std::to_string(m.draft_window)},
                                          {"--draft-sinks", std::to_string(m.sinks())},
-                                         {"--activation-format", m.activation_format},
-                                         {"--kv-dtype", m.kv_dtype},
+                                         {"--activation-format", m.activation_format.text()},
+                                         {"--kv-dtype", m.kv_dtype.text()},
                                          {"--device", device_kind(m)},
                                          {"--isa", isa_of(m)},
                                          {"--draft-drafter", m.draft_drafter},
-                                         {"--pipeline", s.pipeline},
+                                         {"--pipeline", s.pipeline.text()},
                                          {"--fanout-budget", std::to_string(s.fanout_budget)},
-                                         {"--speculative-tree", s.speculative_tree}});
+                                         {"--speculative-tree", s.speculative_tree.text()}});
   setup.weights.push_back({"--draft-model", m.draft_model});
   return setup;
 }

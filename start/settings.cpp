@@ -33,8 +33,8 @@ Status check_head_settings(const RoleSettings& settings) {
   const auto refuse = [&](const std::string& flag, const char* why) {
     return unsupported(fmt::format("{} and --drafter {}: {}", flag, m.drafter, why));
   };
-  if (s.pipeline != "lockstep")
-    return refuse("--pipeline " + s.pipeline,
+  if (s.pipeline.ok() && *s.pipeline != Pipeline::kLockstep)
+    return refuse("--pipeline " + s.pipeline.text(),
                   "nothing drafts while the target verifies; use --pipeline lockstep");
   if (m.draft_threads > 0 && m.drafts_beside_target())
     return refuse(fmt::format("--draft-threads {}", m.draft_threads),
@@ -46,9 +46,9 @@ Status check_head_settings(const RoleSettings& settings) {
   if (!m.exits_early()) return {};
   if (!m.draft_model.empty())
     return invalid_argument("--drafter layerskip and --draft-model exclude each other; drop one");
-  const auto tree = parse_speculative_tree(s.speculative_tree);
+  const auto& tree = s.speculative_tree;
   if (tree.ok() && (tree->automatic || !tree->shape.is_chain()))
-    return refuse("--speculative-tree " + s.speculative_tree, "it drafts chains; use --speculative-tree off");
+    return refuse("--speculative-tree " + tree.text(), "it drafts chains; use --speculative-tree off");
   return {};
 }
 
@@ -69,9 +69,9 @@ std::vector<std::string> flags_without_drafter(const ClusterSettings& settings) 
     tell(*s.num_speculative_tokens > 0,
          fmt::format("--num-speculative-tokens {}", *s.num_speculative_tokens));
   tell(!s.gamma_policy.empty() && s.gamma_policy != "fixed:gamma=0", "--gamma-policy " + s.gamma_policy);
-  tell(s.pipeline != usual.pipeline, "--pipeline " + s.pipeline);
-  tell(s.speculative_tree != usual.speculative_tree, "--speculative-tree " + s.speculative_tree);
-  tell(s.q_format != usual.q_format, "--q-format " + s.q_format);
+  tell(s.pipeline != usual.pipeline, "--pipeline " + s.pipeline.text());
+  tell(s.speculative_tree != usual.speculative_tree, "--speculative-tree " + s.speculative_tree.text());
+  tell(s.q_format != usual.q_format, "--q-format " + s.q_format.text());
   tell(s.unload_drafter_s > 0, fmt::format("--unload-drafter {}", s.unload_drafter_s));
   return told;
 }
@@ -79,17 +79,40 @@ std::vector<std::string> flags_without_drafter(const ClusterSettings& settings) 
 std::string SpeculationSettings::policy() const {
   if (!gamma_policy.empty()) return gamma_policy;
   if (num_speculative_tokens) return fmt::format("fixed:gamma={}", *num_speculative_tokens);
-  const auto tree = parse_speculative_tree(speculative_tree);
-  const int32_t depth = tree.ok() ? pinned_depth(*tree) : 0;
+  const int32_t depth = speculative_tree.ok() ? pinned_depth(*speculative_tree) : 0;
   return depth > 0 ? fmt::format("fixed:gamma={}", depth) : "ewma";
 }
 
-Result<Pipeline> parse_pipeline(const std::string& name) {
-  if (name == "lockstep") return Pipeline::kLockstep;
-  if (name == "ahead") return Pipeline::kAhead;
-  if (name == "fanout") return Pipeline::kFanout;
-  if (name == "auto") return Pipeline::kAuto;
-  return invalid_argument(fmt::format("--pipeline {}: choose lockstep, ahead, fanout or auto", name));
+Result<WeightFormat> parse_target_format(const std::string& text) {
+  return parse_weight_format("--weight-format", text);
+}
+Result<WeightFormat> parse_draft_format(const std::string& text) {
+  return parse_weight_format("--draft-weight-format", text);
+}
+
+Result<DeviceChoice> parse_device(const std::string& text) {
+  if (text == "cpu" || text == "auto") return DeviceChoice{};
+  if (text == "cuda") return DeviceChoice{.kind = Device::Kind::kCuda};
+  constexpr std::string_view kPrefix = "cuda:";
+  if (text.starts_with(kPrefix)) {
+    const auto index = parse_number<int>(std::string_view(text).substr(kPrefix.size()));
+    if (index && *index >= 0) return DeviceChoice{.kind = Device::Kind::kCuda, .index = *index};
+  }
+  return invalid_argument(fmt::format("--device {}: choose cpu, cuda, cuda:N or auto", text));
+}
+
+Result<LinkEmulation> parse_link(const std::string& text) {
+  auto link = parse_link_emulation(text);
+  if (!link.ok()) return link.status().in("--emulate-link");
+  return link;
+}
+
+Result<Pipeline> parse_pipeline(const std::string& text) {
+  if (text == "lockstep") return Pipeline::kLockstep;
+  if (text == "ahead") return Pipeline::kAhead;
+  if (text == "fanout") return Pipeline::kFanout;
+  if (text == "auto") return Pipeline::kAuto;
+  return invalid_argument(fmt::format("--pipeline {}: choose lockstep, ahead, fanout or auto", text));
 }
 
 Result<QFormat> parse_q_format(const std::string& text) {
@@ -155,8 +178,8 @@ static Status check_draft_vocab(const ModelSettings& m, const SpeculationSetting
   if (!m.uses_draft_model())
     return invalid_argument(fmt::format(
         "--draft-vocab-size {} needs a draft model (--draft-model DIR, not a head)", m.draft_vocab_size));
-  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(s.q_format));
-  if (q.kind == QKind::kHidden)
+  RETURN_IF_ERROR(s.q_format.status());
+  if (s.q_format->kind == QKind::kHidden)
     return invalid_argument(
         "--draft-vocab-size and --q-format hidden exclude each other: from hidden states the target computes "
         "q over all ids; drop one");
@@ -218,10 +241,11 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if (m.kv_cache_tokens != 0 && m.kv_cache_tokens < kMinKvCacheTokens)
     return invalid_argument(
         fmt::format("--kv-cache-tokens {}: must be 0, or at least {}", m.kv_cache_tokens, kMinKvCacheTokens));
-  RETURN_IF_ERROR(parse_kv_dtype(m.kv_dtype).status());
-  RETURN_IF_ERROR(parse_q_format(s.q_format).status());
-  RETURN_IF_ERROR(parse_activation_format(m.activation_format).status());
-  return parse_weight_format("--draft-weight-format", m.draft_weight_format).status();
+  RETURN_IF_ERROR(m.kv_dtype.status());
+  RETURN_IF_ERROR(s.q_format.status());
+  RETURN_IF_ERROR(m.activation_format.status());
+  RETURN_IF_ERROR(s.speculative_tree.status());
+  return m.draft_weight_format.status();
 }
 
 Status check_settings(const RoleSettings& settings) {
@@ -256,7 +280,7 @@ Status check_settings(const RoleSettings& settings) {
     return invalid_argument(fmt::format(
         "--num-speculative-tokens {} and --gamma-policy {} both say how long drafts get; drop one", pinned,
         s.gamma_policy));
-  RETURN_IF_ERROR(parse_pipeline(s.pipeline).status());
+  RETURN_IF_ERROR(s.pipeline.status());
   if (!(s.unload_drafter_s >= 0 && s.unload_drafter_s <= kMaxUnloadSeconds))
     return invalid_argument(fmt::format("--unload-drafter {}: must be 0 to {:.0f} seconds",
                                         s.unload_drafter_s, kMaxUnloadSeconds));
@@ -265,14 +289,13 @@ Status check_settings(const RoleSettings& settings) {
                         .status()
                         .in("--synthetic-acceptance"));
   RETURN_IF_ERROR(check_head_settings(settings));
-  RETURN_IF_ERROR(parse_speculative_tree(s.speculative_tree).status());
-  RETURN_IF_ERROR(parse_link_emulation(s.emulate_link).status().in("--emulate-link"));
-  if (parse_q_format(s.q_format)->kind == QKind::kHidden && !m.uses_draft_model())
+  RETURN_IF_ERROR(s.emulate_link.status());
+  if (s.q_format->kind == QKind::kHidden && !m.uses_draft_model())
     return invalid_argument(
         fmt::format("--q-format {} needs --draft-model, also for draft workers that join: the target makes q "
                     "with the draft model's output head; name that model, or use --q-format auto",
-                    s.q_format));
-  return parse_weight_format("--weight-format", m.weight_format).status();
+                    s.q_format.text()));
+  return m.weight_format.status();
 }
 
 // Checks --listen-targets and the settings that belong to it.

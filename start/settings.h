@@ -8,14 +8,46 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/emulated_link.h"
 #include "comm/messages/draft_forms.h"
 #include "heads/head_config.h"
 #include "model/model.h"
+#include "start/parsed.h"
+#include "start/tree_option.h"
 
 namespace outrider {
 
-// The models, their devices, and the length of texts.
 constexpr int kDefaultDraftSinks = 4, kDefaultPreflightTimeout = 60;
+
+struct QFormat {
+  QKind kind = QKind::kSparse;
+  int32_t bytes = 0;  // of a drafted token, if given; else the default
+  int32_t bits = 0;   // of an element of a hidden state, if given; else the default
+
+  // The byte limit of a row for this vocabulary; with kHidden for rows that cannot be sent as hidden states;
+  // with kDense 0.
+  int32_t row_bytes(int64_t vocab_size) const;
+  // Bits of an element of a hidden state of this size.
+  int32_t code_bits(int64_t vocab_size, int64_t hidden_size) const;
+};
+
+struct DeviceChoice {
+  Device::Kind kind = Device::Kind::kCpu;
+  std::optional<int> index;  // cuda:N; without it workers take the GPUs in turn
+};
+
+// The meaning of a text of these flags. Errors name the flag and the remedy.
+Result<WeightFormat> parse_target_format(const std::string& text);  // --weight-format
+Result<WeightFormat> parse_draft_format(const std::string& text);   // --draft-weight-format
+Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text);
+// "cpu", "cuda", "cuda:N", or "auto", which means cpu: GPUs must be requested by name.
+Result<DeviceChoice> parse_device(const std::string& text);
+using DeviceSetting = Parsed<DeviceChoice, parse_device>;
+Result<QFormat> parse_q_format(const std::string& text);
+Result<Pipeline> parse_pipeline(const std::string& text);
+Result<LinkEmulation> parse_link(const std::string& text);  // --emulate-link
+
+// The models, their devices, and the length of texts.
 
 struct ModelSettings {
   std::string model;
@@ -32,14 +64,15 @@ struct ModelSettings {
   int draft_tensor_parallel_size = 1;
   int threads = 0;        // 0: by the size of the weights (role_threads.h)
   int draft_threads = 0;  // of the draft model; 0: it shares the target's, in turns
-  std::string weight_format = "auto", draft_weight_format = "auto";
-  std::string activation_format = "auto";  // of target and draft
-  int draft_vocab_size = 0;                // ids below it are drafted; 0: all
-  int draft_window = 0;                    // last tokens of a longer text that the draft model reads; 0: all
-  std::optional<int> draft_sinks;          // and first ones, with draft_window; default: kDefaultDraftSinks
-  std::string kv_dtype = "auto";
+  Parsed<WeightFormat, parse_target_format> weight_format = "auto";
+  Parsed<WeightFormat, parse_draft_format> draft_weight_format = "auto";
+  Parsed<ActivationFormat, parse_activation_format> activation_format = "auto";  // of target and draft
+  int draft_vocab_size = 0;        // ids below it are drafted; 0: all
+  int draft_window = 0;            // last tokens of a longer text that the draft model reads; 0: all
+  std::optional<int> draft_sinks;  // and first ones, with draft_window; default: kDefaultDraftSinks
+  Parsed<ModelOptions::Kv, parse_kv_dtype> kv_dtype = "auto";
   std::string isa = "auto";
-  std::string device = "auto";             // cpu, cuda, cuda:N; auto: cpu
+  DeviceSetting device = "auto";
   int max_num_seqs = 8;                    // in each target group
   int max_model_len = 0;                   // 0: the model's, at most kDefaultMaxModelLen
   std::string prefix_caching = "on";       // or "off"
@@ -80,11 +113,11 @@ struct SpeculationSettings {
   std::string gamma_policy;                   // default: ewma, unless gamma is pinned
   std::string synthetic_acceptance;           // not empty: acceptance does not come from the models
   uint64_t synthetic_seed = 0;                // its draws; --seed of the requests
-  std::string q_format = "auto";
-  std::string speculative_tree = "off";
-  std::string pipeline = "lockstep";
+  Parsed<QFormat, parse_q_format> q_format = "auto";
+  SpeculativeTree speculative_tree = "off";
+  Parsed<Pipeline, parse_pipeline> pipeline = "lockstep";
   int fanout_budget = 8;
-  std::string emulate_link;     // not empty: messages are delayed, dropped or changed on purpose
+  Parsed<LinkEmulation, parse_link> emulate_link = "";  // not empty: messages are delayed, dropped or changed
   double unload_drafter_s = 0;  // unloads a draft worker without use for this long; 0: never
   bool record_guesses = false;  // the drafter guesses once more after each fully accepted draft
 
@@ -154,20 +187,5 @@ Status check_settings(const RoleSettings& settings);
 Status check_pool_settings(const ClusterSettings& settings);
 // The part of check_settings that concerns a draft worker.
 Status check_drafter_settings(const RoleSettings& settings);
-
-struct QFormat {
-  QKind kind = QKind::kSparse;
-  int32_t bytes = 0;  // of a drafted token, if given; else the default
-  int32_t bits = 0;   // of an element of a hidden state, if given; else the default
-
-  // The byte limit of a row for this vocabulary; with kHidden for rows that cannot be sent as hidden states;
-  // with kDense 0.
-  int32_t row_bytes(int64_t vocab_size) const;
-  // Bits of an element of a hidden state of this size.
-  int32_t code_bits(int64_t vocab_size, int64_t hidden_size) const;
-};
-Result<Pipeline> parse_pipeline(const std::string& name);
-Result<QFormat> parse_q_format(const std::string& text);
-Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text);
 
 }  // namespace outrider

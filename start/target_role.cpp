@@ -19,7 +19,7 @@ namespace {
 constexpr std::chrono::microseconds kBetweenPlans{200};
 
 bool takes_slices(const RoleSettings& settings) {
-  const auto q = parse_q_format(settings.speculation.q_format);
+  const auto& q = settings.speculation.q_format;
   return q.ok() && q->kind == QKind::kDense;
 }
 
@@ -49,7 +49,7 @@ RowLinks links_of_hidden_states(const ModelSettings& models, const TargetOptions
 
 Result<HiddenStateDrafterOptions> hidden_state_drafter_options(const RoleSettings& settings,
                                                                const Preparation& prepared) {
-  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  const QFormat& q = *settings.speculation.q_format;
   const bool ends = settings.speculation.synthetic_acceptance.empty();
   return HiddenStateDrafterOptions{.max_sequences = settings.models.max_num_seqs,
                                    .eos_ids = ends ? prepared.target.eos : std::vector<TokenId>(),
@@ -75,11 +75,9 @@ Result<std::shared_ptr<HiddenStateReader>> load_hidden_state_reader(const RoleSe
                                                                     std::shared_ptr<HeadCompute> compute,
                                                                     Model& target) {
   const ModelSettings& models = settings.models;
-  ASSIGN_OR_RETURN(const WeightFormat format,
-                   parse_weight_format("--draft-weight-format", models.draft_weight_format));
   auto projection = HiddenStateProjection::load(
-      models.draft_model, models.model, *prepared.head, prepared.target, format, settings.draft_prefill_rows,
-      std::move(compute), placed("states for the head", settings.quiet));
+      models.draft_model, models.model, *prepared.head, prepared.target, *models.draft_weight_format,
+      settings.draft_prefill_rows, std::move(compute), placed("states for the head", settings.quiet));
   if (!projection.ok()) return projection.status().in("--draft-model " + models.draft_model);
   return std::make_shared<HiddenStateReader>(target, std::move(projection).value(),
                                              static_cast<int64_t>(prepared.head->aux_layers.size()));
@@ -143,7 +141,7 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
     ASSIGN_OR_RETURN(synthetic, AcceptanceProcess::parse(settings.speculation.synthetic_acceptance,
                                                          settings.speculation.synthetic_seed));
   }
-  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  const TreeOptions& tree = *settings.speculation.speculative_tree;
   TargetOptions target{.info = prepared.target_info,
                        .max_sequences = settings.models.max_num_seqs,
                        .generation = new_generation(),

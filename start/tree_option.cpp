@@ -92,7 +92,7 @@ Result<TreeShape> parse_paths(const std::string& text, const std::string& where)
 
 }  // namespace
 
-void add_tree_option(CLI::App& app, std::string& tree, const char* group) {
+void add_tree_option(CLI::App& app, SpeculativeTree& tree, const char* group) {
   app.add_option(
          "--speculative-tree,--speculative-token-tree", tree,
          "Draft several tokens for a position: off, the children of each node level by level, such as 4,2,1, "
@@ -139,20 +139,19 @@ Result<TreeOptions> parse_speculative_tree(const std::string& text) {
                   text, kMaxTreeChildren, kMaxTreeNodes));
 }
 
-Status check_rule_of_trees(const std::string& tree, const std::string& name) {
-  const auto options = parse_speculative_tree(tree);
+Status check_rule_of_trees(const SpeculativeTree& tree, const std::string& name) {
   const auto rule = rule_from_name(name);
-  if (!options.ok() || options->shape.is_chain() || !rule || options->suits(*rule)) return {};
+  if (!tree.ok() || tree->shape.is_chain() || !rule || tree->suits(*rule)) return {};
   if (is_tree_rule(*rule))
     return unsupported(
         fmt::format("--speculative-tree {}: --rule {} draws the children of a node, so they cannot be chosen "
                     "by what they are; use sequoia:NODES, or the children of each node level by level, such "
                     "as 4,2,1",
-                    tree, name));
+                    tree.text(), name));
   return unsupported(
       fmt::format("--speculative-tree {}: drafts under --rule {} are chains; use --rule auto, one of the p/q "
                   "rules for trees (specinfer, kseq, swor, traversal), or --speculative-tree off",
-                  tree, name));
+                  tree.text(), name));
 }
 
 int32_t pinned_depth(const TreeOptions& tree) {

@@ -28,8 +28,7 @@ constexpr int kCurveRows = 16;
 
 int threads_of(const ModelSettings& models) { return models.threads > 0 ? models.threads : usable_cores(); }
 bool computes_on_device(const ModelSettings& models) {
-  const auto choice = parse_device(models.device);
-  return choice.ok() && choice->kind == Device::Kind::kCuda;
+  return models.device.ok() && models.device->kind == Device::Kind::kCuda;
 }
 
 // The share of the weights that belongs to experts which one token does not use.

@@ -170,17 +170,17 @@ Status score_chunk(std::span<const TokenId> chunk, ScoringModel& model, ScoringM
 
 std::string described(const ModelSettings& models) {
   std::string text = model_display_name(models);
-  if (models.weight_format != "auto") text += fmt::format(", weights {}", models.weight_format);
-  if (models.activation_format != "auto") text += fmt::format(", inputs {}", models.activation_format);
-  if (models.kv_dtype != "auto") text += fmt::format(", KV cache {}", models.kv_dtype);
+  if (models.weight_format != "auto") text += fmt::format(", weights {}", models.weight_format.text());
+  if (models.activation_format != "auto") text += fmt::format(", inputs {}", models.activation_format.text());
+  if (models.kv_dtype != "auto") text += fmt::format(", KV cache {}", models.kv_dtype.text());
   return text;
 }
 
 nlohmann::json json_of(const ModelSettings& models, const Likelihood& likelihood) {
   return {{"model", models.model},
-          {"weight_format", models.weight_format},
-          {"activation_format", models.activation_format},
-          {"kv_dtype", models.kv_dtype},
+          {"weight_format", models.weight_format.text()},
+          {"activation_format", models.activation_format.text()},
+          {"kv_dtype", models.kv_dtype.text()},
           {"perplexity", likelihood.perplexity()},
           {"standard_error", likelihood.error()}};
 }

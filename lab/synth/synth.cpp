@@ -138,7 +138,7 @@ nlohmann::json record_of(const SynthOptions& o, const Calibrated& c) {
 
 Result<Calibrated> synthesise(const SynthOptions& options) {
   ASSIGN_OR_RETURN(const SynthShape shape, check_synth_options(options));
-  ASSIGN_OR_RETURN(const DeviceChoice device, check_device(options.device));
+  RETURN_IF_ERROR(check_device(options.device));
   RETURN_IF_ERROR(check_output(options.output, options.force));
   ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(options.output));
   const fs::path target_path = directory.path() / "target", draft_path = directory.path() / "draft";
@@ -153,13 +153,14 @@ Result<Calibrated> synthesise(const SynthOptions& options) {
   ASSIGN_OR_RETURN(SynthWeightFile target, write_model(options, shape, shape.layers, target_path, "target"));
   RETURN_IF_ERROR(write_head(options, shape, directory.path() / options.head));
 
-  Calibration calibration{.acceptance = options.acceptance,
-                          .entropy = options.entropy,
-                          .layers = shape.layers,
-                          .draft_layers = options.draft_layers,
-                          .device = {.kind = device.kind, .index = device.index.value_or(0)},
-                          .threads = options.threads > 0 ? options.threads : usable_cores(),
-                          .probe = {.temperature = options.temperature, .seed = {options.seed}}};
+  Calibration calibration{
+      .acceptance = options.acceptance,
+      .entropy = options.entropy,
+      .layers = shape.layers,
+      .draft_layers = options.draft_layers,
+      .device = {.kind = options.device->kind, .index = options.device->index.value_or(0)},
+      .threads = options.threads > 0 ? options.threads : usable_cores(),
+      .probe = {.temperature = options.temperature, .seed = {options.seed}}};
   calibration.tell = [&](const std::string& line) {
     if (!options.quiet) std::fprintf(stderr, "%s\n", line.c_str());
   };

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lab/synth/shape.h"
+#include "start/settings.h"
 
 namespace CLI {
 class App;
@@ -33,7 +34,7 @@ struct SynthOptions {
   double entropy = 2.5;
   uint64_t seed = 0;
   int threads = 0;  // 0: one per core
-  std::string device = "cpu";
+  DeviceSetting device = "cpu";
   bool force = false;
   bool quiet = false;
 };

@@ -301,7 +301,7 @@ void add_target_group_options(CLI::App& app, TargetGroupSettings& s) {
 
 int run_target_group_command(TargetGroupSettings settings) {
   set_thread_role("target");
-  if (settings.run.speculation.speculative_tree.empty())
+  if (settings.run.speculation.speculative_tree.text().empty())
     settings.run.speculation.speculative_tree = settings.run.models.exits_early() ? "off" : "best-first:16";
   if (!MpiCluster::launched()) return finish(run_here(settings));
   return MpiCluster::run_group([&](Collectives& group, int local, int cores) {

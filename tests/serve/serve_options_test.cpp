@@ -66,7 +66,7 @@ TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
   EXPECT_TRUE(options.metrics_compat_vllm);
   EXPECT_TRUE(options.lists_rounds);
   EXPECT_FALSE(options.parts_thoughts);
-  EXPECT_EQ(options.cluster.speculation.pipeline, "ahead");
+  EXPECT_EQ(*options.cluster.speculation.pipeline, Pipeline::kAhead);
   EXPECT_EQ(options.defaults.temperature, 0.5f);
   EXPECT_EQ(options.max_queued_requests, 7);
 }
