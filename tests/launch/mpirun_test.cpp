@@ -260,7 +260,7 @@ TEST_F(Mpirun, AKilledDraftWorkerGetsASuccessor) {
                        "--prompts",
                        dir.write("in.jsonl", requests),
                        "--max-tokens",
-                       "320",
+                       "200",
                        "--temperature",
                        "0.8",
                        "--ignore-eos",

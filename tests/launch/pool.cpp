@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
@@ -36,6 +37,9 @@ Arguments Pool::job(const Arguments& more, int max_tokens) const {
                       "--ignore-eos",
                       "--threads",
                       "1"};
+  // Few together: as many steps of half the work.
+  if (std::find(more.begin(), more.end(), "--max-num-seqs") == more.end())
+    arguments.insert(arguments.end(), {"--max-num-seqs", "4"});
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }

@@ -13,7 +13,7 @@ namespace outrider::testing {
 
 using Arguments = std::vector<std::string>;
 
-constexpr int kRequests = 32;
+constexpr int kRequests = 16;
 constexpr int kTokens = 240;
 constexpr int kLongJobTokens = 160;
 
