@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "tests/support/test_cluster.h"
+#include "tests/support/whole_tests.h"
 
 namespace outrider::grid {
 
@@ -95,8 +95,7 @@ inline std::vector<Request> whole_grid(const std::vector<Rule>& rules, const std
 // lossless_test runs all, and so do the entries labelled slow.
 inline std::vector<Request> grid_requests(const std::vector<Rule>& rules, const std::string& policy) {
   auto all = whole_grid(rules, policy);
-  const char* const whole = std::getenv("OUTRIDER_TEST_WHOLE");
-  if (kSanitized || (whole != nullptr && *whole == '1')) return all;
+  if (kSanitized || testing::runs_whole_grids()) return all;
   const size_t prompt_count = prompts().size(), filter_count = filter_grid().size();
   std::vector<Request> third;
   for (size_t i = 0; i < all.size(); ++i) {

@@ -169,7 +169,8 @@ TEST_P(Vocabulary, RulesWithQGiveOneTextOverRanksAndPipelines) {
 
 TEST_P(Vocabulary, TokensFollowTheTarget) {
   const Pair& pair = GetParam()();
-  constexpr int kSamples = 8000;
+  // One pair has 8,000 samples; the others differ from it in the ids that are missing.
+  const int samples = GetParam() == &small_draft ? 8000 : testing::repeated_law_samples();
   constexpr float kTemperature = 2.0f;
   const auto single = make_single_collectives();
   const auto model = testing::load_or_die(pair.target, {}, *single);
@@ -182,12 +183,12 @@ TEST_P(Vocabulary, TokensFollowTheTarget) {
     options.row_bytes = 40;
     TestCluster cluster(options);
     for (const Rule rule : kPqRules) {
-      auto all = testing::seeded_requests(prompt, {.rule = rule, .temperature = kTemperature}, kSamples);
+      auto all = testing::seeded_requests(prompt, {.rule = rule, .temperature = kTemperature}, samples);
       const auto seen = testing::count_second(cluster, std::move(all), law.size());
       testing::expect_follows(law, seen, fmt::format("{}, {}, {}", pair.name, rule_name(rule), form.name));
     }
-    EXPECT_GT(cluster.totals().rounds.accepted, 1000);
-    EXPECT_GT(cluster.totals().rounds.rollbacks, 1000);
+    EXPECT_GT(cluster.totals().rounds.accepted, samples / 8);
+    EXPECT_GT(cluster.totals().rounds.rollbacks, samples / 8);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "tests/heads/golden_heads.h"
 #include "tests/model/model_suite.h"
+#include "tests/support/whole_tests.h"
 
 namespace outrider {
 namespace {
@@ -154,7 +155,10 @@ TEST_P(FirstLayersDraft, TheSameOnAnyNumberOfRanksAndAlone) {
     for (const HeadDraft& draft : expected) tokens += draft.ids.size(), rows += draft.q.size();
     EXPECT_GT(tokens, stop == StopKind::kNone ? 40u : 7u);
     EXPECT_GT(rows, 3u);
-    for (const int ranks : {1, 2, 4})
+    // Where a draft ends is decided on the host, from what all ranks know: a device has one number of ranks.
+    const bool is_thin =
+        stop != StopKind::kNone && testing::suite_is_on_a_device() && !testing::runs_whole_grids();
+    for (const int ranks : is_thin ? std::vector{2} : std::vector{1, 2, 4})
       expect_same(drafts_of(ranks, {}, asks), expected, fmt::format("{} ranks", ranks));
     const auto single = make_single_collectives();
     ExitDrafting alone(GetParam(), *single, {});

@@ -65,7 +65,11 @@ TEST_P(CudaPublishedFormat, BitsDependOnNoBatchNoChunkAndNoRanks) {
   for (size_t chunk : {5u, 9u, 17u, 40u})
     EXPECT_TRUE(testing::same_bits(reference, testing::logits_in_chunks(*model, ids, chunk)))
         << "chunk " << chunk;
-  for (int tp_size : {2, 4, 8})
+  // On the emulation formats take turns with numbers of ranks; CudaCodeProducts.RanksContinueTheTree has all
+  // codes.
+  std::vector ranks{2, 4, 8};
+  if (testing::is_thin_suite()) ranks = {ranks[std::hash<std::string>()(GetParam()) % ranks.size()]};
+  for (int tp_size : ranks)
     EXPECT_TRUE(testing::same_bits(reference, testing::logits_of_group(path, tp_size, ids, 7)))
         << tp_size << " ranks";
   const auto other = testing::random_ids(40, model->config().vocab_size, 8);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/test_models.h"
+#include "tests/support/whole_tests.h"
 
 namespace outrider::testing {
 
@@ -20,6 +21,8 @@ Device suite_device();
 std::string no_suite_device();
 std::vector<std::string> suite_models();  // of kGoldenModels
 int suite_tree_rounds();                  // passes over random trees for each model
+// The emulation takes its time: but for the entries labelled slow it runs a part of the largest grids.
+inline bool is_thin_suite() { return suite_tree_rounds() == 1 && !runs_whole_grids(); }
 
 inline std::vector<float> rows_of(const TensorView<float, 2>& logits) {
   std::vector<float> out;

@@ -1,20 +1,17 @@
 // Samples of one prompt's continuation, from the whole engine, for comparison with token_law.h.
 #pragma once
 
-#include <cstdlib>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "tests/support/test_cluster.h"
+#include "tests/support/whole_tests.h"
 
 namespace outrider::testing {
 
 // Samples for a law that lossless_test proves with 12,000 for another drafter. OUTRIDER_TEST_WHOLE=1 (label slow): 12,000.
-inline int repeated_law_samples() {
-  const char* const whole = std::getenv("OUTRIDER_TEST_WHOLE");
-  return whole != nullptr && *whole == '1' ? 12000 : 3000;
-}
+inline int repeated_law_samples() { return runs_whole_grids() ? 12000 : 3000; }
 
 // `samples` requests that differ in their seeds alone.
 inline std::vector<Request> seeded_requests(const std::vector<TokenId>& prompt, SamplingParams sampling,
