@@ -7,9 +7,25 @@
 namespace outrider {
 
 KvCache::KvCache(std::unique_ptr<KvStorage> storage, int64_t num_blocks)
-    : storage_(std::move(storage)), references_(static_cast<size_t>(num_blocks), 0) {
+    : storage_(std::move(storage)),
+      references_(static_cast<size_t>(num_blocks), 0),
+      users_{{.most = num_blocks}},
+      taken_by_(static_cast<size_t>(num_blocks), 0) {
   free_.reserve(static_cast<size_t>(num_blocks));
   for (int64_t b = num_blocks; b-- > 0;) free_.push_back(static_cast<int32_t>(b));
+}
+
+void KvCache::divide(std::vector<int64_t> blocks_of_users) {
+  CHECK(free_blocks() == num_blocks(), "a cache in use is divided");
+  CHECK(!blocks_of_users.empty() && blocks_of_users.size() <= 256, "{} users", blocks_of_users.size());
+  users_.clear();
+  for (const int64_t blocks : blocks_of_users) users_.push_back({.most = blocks});
+  user_ = 0;
+}
+
+void KvCache::use_as(size_t user) {
+  CHECK(user < users_.size(), "user {} of {}", user, users_.size());
+  user_ = user;
 }
 
 KvCache::Sequence& KvCache::sequence(KvHandle handle) {
@@ -31,11 +47,12 @@ KvHandle KvCache::open_sequence() {
   for (size_t i = 0; i < sequences_.size(); ++i)
     if (!sequences_[i].open) {
       sequences_[i].open = true;
+      sequences_[i].user = user_;
       sequences_[i].settled = 0;
       sequences_[i].settle_mark = 0;
       return {static_cast<int32_t>(i)};
     }
-  sequences_.push_back({.blocks = {}, .length = 0, .open = true});
+  sequences_.push_back({.blocks = {}, .length = 0, .open = true, .user = user_});
   sequences_.back().blocks.reserve(references_.size());  // growing with the text it never allocates
   return {static_cast<int32_t>(sequences_.size() - 1)};
 }
@@ -47,6 +64,7 @@ KvHandle KvCache::fork(KvHandle parent) {
   const Sequence& from = sequence(parent);
   to.blocks = from.blocks;
   to.length = from.length;
+  to.user = from.user;
   to.settled = from.settled;
   to.settle_mark = from.settle_mark;
   for (int32_t block : to.blocks) ++references_[static_cast<size_t>(block)];
@@ -103,9 +121,11 @@ void KvCache::release(KvHandle handle) {
   sequence(handle).open = false;
 }
 
-int32_t KvCache::take_block() {
+int32_t KvCache::take_block(size_t user) {
   const int32_t block = free_.back();
   free_.pop_back();
+  ++users_[user].used;
+  taken_by_[static_cast<size_t>(block)] = static_cast<uint8_t>(user);
   references_[static_cast<size_t>(block)] = 1;
   return block;
 }
@@ -113,7 +133,9 @@ int32_t KvCache::take_block() {
 void KvCache::drop_block(int32_t block) {
   int32_t& count = references_[static_cast<size_t>(block)];
   CHECK(count > 0, "block {} is free", block);
-  if (--count == 0) free_.push_back(block);
+  if (--count > 0) return;
+  free_.push_back(block);
+  --users_[taken_by_[static_cast<size_t>(block)]].used;
 }
 
 void KvCache::drop_blocks_behind(std::vector<int32_t>& blocks, int64_t length) {
@@ -123,14 +145,16 @@ void KvCache::drop_blocks_behind(std::vector<int32_t>& blocks, int64_t length) {
   }
 }
 
-Status KvCache::check_free(int64_t needed) const {
-  if (needed <= free_blocks()) return {};
+Status KvCache::check_free(size_t user, int64_t needed) const {
+  const auto [most, used] = users_[user];
+  const int64_t free = std::min(free_blocks(), most - used);
+  if (needed <= free) return {};
   return resource_exhausted(fmt::format("KV cache: {} blocks of {} tokens needed, {} of {} free", needed,
-                                        kBlockTokens, free_blocks(), num_blocks()));
+                                        kBlockTokens, free, most));
 }
 
-void KvCache::make_own(int32_t& block) {
-  const int32_t own = take_block();
+void KvCache::make_own(size_t user, int32_t& block) {
+  const int32_t own = take_block(user);
   storage_->copy_block(block, own);
   drop_block(block);
   block = own;
@@ -142,10 +166,10 @@ Status KvCache::append(KvHandle handle, int64_t count) {
   const bool shared_tail = s.length % kBlockTokens != 0 && count > 0 &&
                            is_shared(s.blocks[static_cast<size_t>(s.length / kBlockTokens)]);
   const int64_t needed = std::max<int64_t>(0, kv_blocks_for(s.length + count) - have) + (shared_tail ? 1 : 0);
-  RETURN_IF_ERROR(check_free(needed));
-  if (shared_tail) make_own(s.blocks[static_cast<size_t>(s.length / kBlockTokens)]);
+  RETURN_IF_ERROR(check_free(s.user, needed));
+  if (shared_tail) make_own(s.user, s.blocks[static_cast<size_t>(s.length / kBlockTokens)]);
   while (static_cast<int64_t>(s.blocks.size()) < kv_blocks_for(s.length + count))
-    s.blocks.push_back(take_block());
+    s.blocks.push_back(take_block(s.user));
   s.length += count;
   return {};
 }
@@ -200,9 +224,10 @@ Status KvCache::keep_path(KvHandle handle, int64_t base, std::span<const int32_t
   if (first < kept) {
     const auto begin = s.blocks.begin() + (base + first) / kBlockTokens,
                end = s.blocks.begin() + kv_blocks_for(base + kept);
-    RETURN_IF_ERROR(check_free(std::count_if(begin, end, [&](int32_t block) { return is_shared(block); })));
+    RETURN_IF_ERROR(
+        check_free(s.user, std::count_if(begin, end, [&](int32_t block) { return is_shared(block); })));
     for (auto block = begin; block != end; ++block)
-      if (is_shared(*block)) make_own(*block);
+      if (is_shared(*block)) make_own(s.user, *block);
     moves_.clear();
     for (int64_t i = first; i < kept; ++i)
       moves_.push_back({slot(handle, base + node(i)), slot(handle, base + i)});
@@ -234,6 +259,12 @@ Status KvCache::check_invariants() const {
     if (++seen[static_cast<size_t>(block)] > 1)
       return malformed(fmt::format("block {} is free twice", block));
   }
+  std::vector<int64_t> taken(users_.size(), 0);
+  for (size_t block = 0; block < references_.size(); ++block)
+    if (references_[block] > 0) ++taken[taken_by_[block]];
+  for (size_t user = 0; user < users_.size(); ++user)
+    if (users_[user].used != taken[user] || taken[user] > users_[user].most)
+      return malformed(fmt::format("user {} holds {} blocks of {}", user, taken[user], users_[user].most));
   const auto used = std::count_if(references_.begin(), references_.end(), [](int32_t r) { return r > 0; });
   if (used + free_blocks() != num_blocks()) return malformed("a block is lost");
   return {};

@@ -62,6 +62,12 @@ class KvCache {
  public:
   KvCache(std::unique_ptr<KvStorage> storage, int64_t num_blocks);
 
+  // Divides the blocks among users of this cache: the limit of blocks for all sequences of each user. Without
+  // it one user has all blocks. Must come before the first sequence.
+  void divide(std::vector<int64_t> blocks_of_users);
+  // Sequences that are created from now on belong to this user, and so do their forks.
+  void use_as(size_t user);
+
   KvHandle create();
   KvHandle fork(KvHandle parent);  // shares every block, copy-on-write
   void release(KvHandle handle);   // the handle is dead afterwards
@@ -121,8 +127,12 @@ class KvCache {
     std::vector<int32_t> blocks;
     int64_t length = 0;
     bool open = false;
+    size_t user = 0;
     int64_t settled = 0;
     uint64_t settle_mark = 0;
+  };
+  struct User {
+    int64_t most = 0, used = 0;  // blocks; a block with several owners counts once
   };
 
   // A prefix never grows, so its table takes no more than it needs.
@@ -139,16 +149,19 @@ class KvCache {
   void note(KvCall call) {
     if (calls_) calls_->push_back(call);
   }
-  Status check_free(int64_t needed) const;
-  int32_t take_block();
+  Status check_free(size_t user, int64_t needed) const;
+  int32_t take_block(size_t user);
   void drop_block(int32_t block);
   void drop_blocks_behind(std::vector<int32_t>& blocks, int64_t length);
   bool is_shared(int32_t block) const { return references_[static_cast<size_t>(block)] > 1; }
   // Replaces a block that has other owners by a copy. A free block must exist.
-  void make_own(int32_t& block);
+  void make_own(size_t user, int32_t& block);
 
   std::unique_ptr<KvStorage> storage_;
   std::vector<int32_t> references_;  // per block
+  std::vector<User> users_;
+  std::vector<uint8_t> taken_by_;    // per block, while it has references
+  size_t user_ = 0;                  // the present one
   std::vector<int32_t> free_;        // a stack: the last freed is the first used again
   std::vector<Sequence> sequences_;
   std::vector<Kept> kept_;

@@ -55,6 +55,33 @@ TEST(KvCache, AppendTruncateRelease) {
   EXPECT_TRUE(kv.check_invariants().ok());
 }
 
+// Users of a divided cache cannot take each other's blocks.
+TEST(KvCache, UsersHaveTheirPart) {
+  HostKv kv(8);
+  kv.divide({5, 3});
+  const KvHandle a = kv.create();
+  kv.use_as(1);
+  const KvHandle b = kv.create();
+  ASSERT_TRUE(kv.append(b, 3 * kBlockTokens).ok());
+  EXPECT_EQ(kv.append(b, 1).code(), StatusCode::kResourceExhausted)
+      << "five blocks are free, none is its own";
+  EXPECT_EQ(kv.free_blocks(), 5);
+  ASSERT_TRUE(kv.append(a, 5 * kBlockTokens).ok());
+  kv.truncate(a, 2 * kBlockTokens + 1);
+  EXPECT_EQ(kv.append(b, 1).code(), StatusCode::kResourceExhausted);
+  // A fork belongs to its parent's user, whoever is the present one.
+  const KvHandle fork = kv.fork(a);
+  ASSERT_TRUE(kv.append(fork, 2).ok()) << "copies the shared tail";
+  EXPECT_EQ(kv.append(fork, 2 * kBlockTokens).code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(kv.check_invariants().ok()) << kv.check_invariants().message();
+  kv.release(a);
+  ASSERT_TRUE(kv.append(fork, 2 * kBlockTokens).ok()) << "shared blocks count once";
+  kv.release(fork);
+  kv.release(b);
+  EXPECT_EQ(kv.free_blocks(), 8);
+  EXPECT_TRUE(kv.check_invariants().ok()) << kv.check_invariants().message();
+}
+
 TEST(KvCache, ForkSharesAndCopiesOnWrite) {
   HostKv kv(8);
   const KvHandle a = kv.create();
