@@ -13,6 +13,7 @@
 
 #include "base/parse_number.h"
 #include "comm/codec.h"
+#include "comm/endpoint.h"
 
 #if defined(__SANITIZE_THREAD__)
 // libzmq is not instrumented: its lock-free queues look like races.
@@ -50,6 +51,12 @@ Status check_port(const std::string& endpoint, bool binds) {
   if (colon >= std::string_view("tcp://").size() && number && (binds || *number > 0)) return {};
   return invalid_argument(fmt::format("endpoint {}: the port must be {} to 65535{}", endpoint, binds ? 0 : 1,
                                       binds ? ", or * for any that is free" : ""));
+}
+
+Status check_endpoint(const std::string& endpoint) {
+  if (endpoint.starts_with("ipc://") && endpoint.size() > 6) return {};
+  if (endpoint.starts_with("tcp://") && !endpoint.starts_with("tcp://:")) return check_port(endpoint, false);
+  return invalid_argument(fmt::format("endpoint {}: use tcp://HOST:PORT or ipc://PATH", endpoint));
 }
 
 Status check_bind_endpoint(const std::string& endpoint, bool safe) {

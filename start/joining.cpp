@@ -9,12 +9,15 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "comm/endpoint.h"
 
 namespace outrider {
 
 Result<ZmqOptions> joining_options(const JoinSettings& settings) {
   ZmqOptions zmq;
   zmq.connect_timeout = kJoiningConnectTimeout;
+  for (const std::string& endpoint : settings.connect)
+    if (const Status status = check_endpoint(endpoint); !status.ok()) return status.in("--connect");
   if (settings.curve_secret_key.empty() != settings.server_key.empty())
     return invalid_argument(
         "--curve-secret-key and --server-key go together: our key, and the job's public one");
@@ -47,15 +50,18 @@ std::chrono::milliseconds pause_before(int attempt) {
   return pause + pause * (random() % 256) / 1024;
 }
 
-JoiningMessages::JoiningMessages(const char* who, const JoinSettings& settings, bool quiet)
-    : who_(who), host_(fmt::format("{}", fmt::join(settings.connect, ","))), quiet_(quiet) {}
+JoiningMessages::JoiningMessages(const char* who, const JoinSettings& settings, bool quiet,
+                                 std::string_view about)
+    : who_(fmt::format("{} {}{}", who, getpid(), about.empty() ? "" : fmt::format(" ({})", about))),
+      host_(fmt::format("{}", fmt::join(settings.connect, ","))),
+      quiet_(quiet) {}
 
 void JoiningMessages::tell(std::string_view text) const {
-  if (!quiet_) tell_error(fmt::format("{} {}: {}", who_, getpid(), text));
+  if (!quiet_) tell_error(fmt::format("{}: {}", who_, text));
 }
 
 void JoiningMessages::tell(LogLevel level, std::string_view event, std::string_view text) const {
-  if (!quiet_) log_event(level, event, fmt::format("{} {}: {}", who_, getpid(), text), {{"host", host_}});
+  if (!quiet_) log_event(level, event, fmt::format("{}: {}", who_, text), {{"host", host_}});
 }
 
 }  // namespace outrider

@@ -44,16 +44,16 @@ class JoinEndpoints {
   size_t at_ = 0;
 };
 
-// Messages of such a program, with its name and number in front. A quiet one tells nothing.
+// Messages of such a program, with its name and number in front, and what they are about if it does several
+// things. A quiet one tells nothing.
 class JoiningMessages {
  public:
-  JoiningMessages(const char* who, const JoinSettings& settings, bool quiet);
+  JoiningMessages(const char* who, const JoinSettings& settings, bool quiet, std::string_view about = "");
   void tell(std::string_view text) const;
   void tell(LogLevel level, std::string_view event, std::string_view text) const;
 
  private:
-  const char* who_;
-  std::string host_;
+  std::string who_, host_;
   bool quiet_;
 };
 
