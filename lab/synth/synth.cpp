@@ -8,6 +8,7 @@
 
 #include "base/json_text.h"
 #include "base/printable.h"
+#include "base/program/abandoned.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "base/program/partial_directory.h"
@@ -140,6 +141,8 @@ Result<Calibrated> synthesise(const SynthOptions& options) {
   ASSIGN_OR_RETURN(const SynthShape shape, check_synth_options(options));
   RETURN_IF_ERROR(check_device(options.device));
   RETURN_IF_ERROR(check_output(options.output, options.force));
+  for (const std::string& left : remove_abandoned(options.output))
+    if (!options.quiet) tell_error(fmt::format("removed {}, which a killed run had left", left));
   ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(options.output));
   const fs::path target_path = directory.path() / "target", draft_path = directory.path() / "draft";
   for (const fs::path& path : {target_path, draft_path})

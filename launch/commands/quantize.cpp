@@ -8,6 +8,7 @@
 #include "base/json_file.h"
 #include "base/json_text.h"
 #include "base/printable.h"
+#include "base/program/abandoned.h"
 #include "base/program/exit_codes.h"
 #include "base/program/partial_directory.h"
 #include "base/program/progress.h"
@@ -185,6 +186,8 @@ Status quantize(const QuantizeOptions& o) {
     if (!read.ok()) return read.status().in("--imatrix");
     importance = std::move(read).value();
   }
+  for (const std::string& left : remove_abandoned(o.output))
+    if (!o.quiet) tell_error(fmt::format("removed {}, which a killed run had left", left));
   const Job job{.options = o,
                 .files = files,
                 .config = config,

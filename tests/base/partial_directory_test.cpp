@@ -1,11 +1,15 @@
 // Directories that are being written when the program ends.
 #include "base/program/partial_directory.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 
+#include "base/program/abandoned.h"
 #include "base/program/temporary_file.h"
 #include "tests/support/temporary_directory.h"
 
@@ -55,6 +59,30 @@ TEST(PartialDirectory, WorkThatFailsLeavesNothing) {
     begin(directory.path(), "config.json");
   }
   EXPECT_EQ(dir.entries(), std::vector<std::string>());
+}
+
+// Only the files of killed processes are removed: no file of a living one, and none with a similar name.
+TEST(Abandoned, IsRemovedWhenItsProcessIsGone) {
+  const TemporaryDirectory dir;
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  waitpid(gone, nullptr, 0);
+  const auto partial = [](const char* name, pid_t process) {
+    return fmt::format("{}.{}.partial", name, process);
+  };
+  begin(dir / partial("model", gone), "config.json");
+  begin(dir / partial("model", getpid()), "config.json");
+  begin(dir / partial("other", gone), "config.json");
+  std::ofstream(dir / partial("model.gguf", gone)) << "begun";
+  std::ofstream(dir / "model.gguf.partial") << "whose it is nobody knows";
+  EXPECT_EQ(remove_abandoned(dir / "model/"), std::vector<std::string>{dir / partial("model", gone)});
+  EXPECT_EQ(remove_abandoned(dir / "model.gguf"),
+            std::vector<std::string>{dir / partial("model.gguf", gone)});
+  EXPECT_EQ(remove_abandoned(dir / "nothing"), std::vector<std::string>());
+  EXPECT_EQ(remove_abandoned(dir / "nowhere/model"), std::vector<std::string>());
+  EXPECT_TRUE(fs::exists(dir / partial("model", getpid())));
+  EXPECT_TRUE(fs::exists(dir / partial("other", gone)));
+  EXPECT_TRUE(fs::exists(dir / "model.gguf.partial"));
 }
 
 }  // namespace

@@ -1,0 +1,13 @@
+// What a killed program (SIGKILL, no power) left of a file or directory that it was writing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace outrider {
+
+// Removes files and directories "PATH.PID.partial" (temporary_file.h, partial_directory.h) whose process does
+// not live on this host, and returns their names.
+std::vector<std::string> remove_abandoned(const std::string& path);
+
+}  // namespace outrider
