@@ -1,4 +1,4 @@
-// A wake-up that any thread may send to one thread that waits in poll(). Internal to comm.
+// A wake-up that any thread may send to one thread that waits in poll().
 #pragma once
 
 #include <sys/eventfd.h>

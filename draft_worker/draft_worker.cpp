@@ -124,6 +124,26 @@ Status DraftWorker::serve() {
   return end_;
 }
 
+DraftWorker::Heard DraftWorker::listen() {
+  constexpr int kAtOnce = 8;  // so that a flood at one worker does not hold up others
+  if (asked_to_leave(options_)) return Heard::kTheEnd;
+  beat();
+  // Nothing is sent after the last look: a send may clear what Transport::ready_fd() shows.
+  Heard heard = Heard::kNothing;
+  for (int i = 0; i < kAtOnce && stays(); ++i) {
+    const auto incoming = transport_.receive(now());
+    if (!incoming) break;
+    handle(incoming->message);
+    heard = Heard::kMessages;
+  }
+  return stays() ? heard : Heard::kTheEnd;
+}
+
+Status DraftWorker::finish() {
+  if (stays()) say_goodbye();
+  return end_;
+}
+
 bool DraftWorker::turn() {
   bool more = has_joined();
   while (more && stays()) {
@@ -233,6 +253,8 @@ bool DraftWorker::work() {
 
 // Sends slices before the draft itself, so that ranks wait little for the slices that a plan announces.
 void DraftWorker::send_draft(Draft draft) {
+  ++drafts_;
+  drafted_tokens_ += static_cast<int64_t>(draft.ids.size());
   std::vector<QRow> scattered;
   if (draft.q_kind == QKind::kSlices && !draft.ids.empty() && scatter(draft)) scattered.swap(draft.q);
   Message message(std::move(draft));

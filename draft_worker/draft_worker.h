@@ -69,6 +69,15 @@ class DraftWorker {
   // forward pass, and returns false when there is none.
   void handle(const Message& message);
   bool work();
+  // serve() in pieces, for a loop that serves several workers: listen() handles messages that have arrived, a
+  // few at a time, and sends a heartbeat if it is time. Does not wait.
+  enum class Heard : uint8_t { kNothing, kMessages, kTheEnd };  // kTheEnd: no further call but finish()
+  Heard listen();
+  // After kTheEnd, on any one thread: says goodbye if the worker was asked to leave. Returns as serve() does.
+  Status finish();
+
+  int64_t drafts() const { return drafts_; }  // that were sent
+  int64_t drafted_tokens() const { return drafted_tokens_; }
 
  private:
   Clock::time_point now() const { return options_.clock ? options_.clock() : Clock::now(); }
@@ -95,6 +104,7 @@ class DraftWorker {
   Status end_;  // not ok: refused, or the coordinator is gone
   std::optional<std::chrono::milliseconds> unload_pause_;
   bool told_full_ = false;
+  int64_t drafts_ = 0, drafted_tokens_ = 0;
   std::map<SequenceId, Clock::time_point> heard_of_;  // time of the last message, by open sequence
 };
 

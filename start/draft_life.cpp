@@ -9,6 +9,7 @@
 #include "draft_worker/wire/hidden_state_inbox.h"
 #include "draft_worker/wire/slice_sender.h"
 #include "start/device.h"
+#include "start/draft_turns.h"
 #include "start/load_models.h"
 #include "start/make_drafter.h"
 
@@ -57,7 +58,7 @@ class DirectWays {
   }
 
   void use_links() {
-    if (!models_.draft) return;
+    if (!models_.draft || life_.turns) return;
     const std::string own = gpu();
     if (!may_link(welcome_.slices, own) || !may_cross(own)) return;
     constexpr int kMaxDrafts = 8;  // in transfer; further drafts use the sockets
@@ -116,6 +117,36 @@ DraftWorkerOptions worker_options(const ModelSettings& models, const Preparation
           .asked_to_leave = life.asked_to_leave};
 }
 
+// A worker in turns with those of other sessions. Its drafter uses their model, so both are made and
+// destroyed where the model computes.
+Result<std::optional<std::chrono::milliseconds>> draft_in_turns(
+    const DraftLife& life, Transport& transport, const DraftWorkerOptions& options,
+    const std::function<std::unique_ptr<Drafter>()>& make_drafter) {
+  std::unique_ptr<Drafter> drafter;
+  std::optional<DraftWorker> worker;
+  const auto drop = [&] {
+    worker.reset();
+    drafter.reset();
+  };
+  Status status;
+  try {
+    life.turns->compute(life.session, [&] {
+      drafter = make_drafter();
+      worker.emplace(*drafter, transport, options);
+    });
+    life.turns->serve(life.session, *worker, transport);
+    status = worker->finish();
+  } catch (...) {
+    life.turns->compute(life.session, drop);
+    throw;
+  }
+  const auto rest = worker->rest();
+  if (life.on_end) life.on_end(*worker);
+  life.turns->compute(life.session, drop);
+  RETURN_IF_ERROR(status);
+  return rest;
+}
+
 }  // namespace
 
 Result<std::optional<std::chrono::milliseconds>> live_as_drafter(const RoleSettings& settings,
@@ -146,6 +177,9 @@ Result<std::optional<std::chrono::milliseconds>> live_as_drafter(const RoleSetti
   DirectWays ways(settings, models, *welcome, life, seams);
   options.vocab_size = welcome->target.vocab_size;
   options.slices = ways.slices();
+  if (life.turns)
+    return draft_in_turns(life, transport, options,
+                          [&] { return drafter_of(welcome->target.vocab_size, welcome->eos_ids, &ways); });
   const auto drafter = drafter_of(welcome->target.vocab_size, welcome->eos_ids, &ways);
   DraftWorker worker(*drafter, transport, options);
   RETURN_IF_ERROR(worker.serve());

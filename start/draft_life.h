@@ -12,6 +12,8 @@
 
 namespace outrider {
 
+class DraftWorker;
+
 // As far as its drafter needs them.
 struct DraftModels {
   Model* draft = nullptr;             // with --draft-model
@@ -20,6 +22,8 @@ struct DraftModels {
   Head* hidden_state_head = nullptr;  // of --drafter eagle3 and similar ones
 };
 
+class DraftTurns;
+
 struct DraftLife {
   Generation generation = new_generation();
   Lend lend = {};                                         // then every draft goes through the coordinator
@@ -27,6 +31,11 @@ struct DraftLife {
   std::function<void(const Welcome&)> on_joined = {};     // with `lend` not called
   std::function<void(const std::string&)> complain = {};  // about a way that it does without; empty: the log
   bool crosses_hosts = false;  // its rows may go to devices of other hosts, where nothing encrypts them
+  // This life is one of several sessions that share the models (draft_turns.h). Null: no other life uses the
+  // models.
+  DraftTurns* turns = nullptr;
+  size_t session = 0;
+  std::function<void(const DraftWorker&)> on_end = {};  // with `turns`: the worker's counts
 };
 
 // Empty: the job is over, or the worker was asked to leave. A time: it is unloaded for so long, and may wait

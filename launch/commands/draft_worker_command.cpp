@@ -18,8 +18,8 @@
 #include "base/program/interrupt.h"
 #include "base/threads.h"
 #include "comm/cores.h"
-#include "draft_worker/draft_worker.h"
-#include "start/draft_life.h"
+#include "launch/commands/joined_worker.h"
+#include "launch/commands/shared_worker.h"
 #include "start/draft_ranks.h"
 #include "start/flags/options.h"
 #include "start/load_models.h"
@@ -30,118 +30,14 @@
 namespace outrider {
 namespace {
 
-bool asked_to_leave() { return noted_signal() != 0; }
-
 // False if the parent has died already: it would send no signal.
 bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent; }
 
-// The models of a worker, as far as its drafter needs them.
-struct WorkerModels {
-  LoadedModel draft;
-  std::shared_ptr<const DraftHead> head;
-  std::unique_ptr<Head> hidden_state_head;
-};
-
-class JoinedWorker {
- public:
-  using Load = std::function<Result<WorkerModels>()>;
-  JoinedWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Load load)
-      : settings_(settings), prepared_(prepared), zmq_(std::move(zmq)), load_(std::move(load)) {}
-
-  Status load() {
-    ASSIGN_OR_RETURN(models_, load_());
-    return {};
-  }
-
-  // Runs until it is asked to leave, the job ends, it is refused, the coordinator violates the protocol, or
-  // there is no coordinator for too long.
-  Status run() {
-    auto alone_since = Clock::now();
-    for (int attempt = 0; !asked_to_leave(); ++attempt) {
-      bool joined = false;
-      if (unloaded_) RETURN_IF_ERROR(load());
-      unloaded_ = false;
-      const Status status = live(&joined);
-      if (unloaded_) {
-        alone_since = Clock::now();
-        attempt = -1;
-        continue;
-      }
-      if (status.ok() && asked_to_leave()) {
-        if (joined) messages_.tell(LogLevel::kInfo, "leave", fmt::format("signal {}", noted_signal()));
-        return {};
-      }
-      if (status.ok() && (joined || !settings_.stay))
-        messages_.tell(LogLevel::kInfo, "leave", describe_end(settings_));
-      if ((status.ok() && !settings_.stay) || is_final(status)) return status;
-      if (joined) {
-        alone_since = Clock::now();
-        attempt = 0;
-      }
-      endpoints_.turn();
-      if (joined) told_.clear();
-      if (!status.ok() && told_.insert(status.message()).second) {  // an unknown host, a closed port
-        const auto text =
-            fmt::format("{}; looking for it for {} s (--retry-for)", status.message(), settings_.retry_for_s);
-        joined ? messages_.tell(LogLevel::kWarning, "loss", text) : messages_.tell(text);
-      }
-      if (Clock::now() - alone_since >= std::chrono::seconds(settings_.retry_for_s))
-        return (status.ok() ? unavailable("there is no next job") : status)
-            .in(fmt::format("--retry-for {}", settings_.retry_for_s));
-      std::this_thread::sleep_for(pause_before(attempt));
-    }
-    return {};
-  }
-
- private:
-  // One connection with one identity: connects, joins, serves.
-  Status live(bool* joined) {
-    ASSIGN_OR_RETURN(const auto transport, make_zmq_client(endpoints_.current(), zmq_));
-    const DraftLife life{
-        .asked_to_leave = asked_to_leave,
-        .on_joined =
-            [&](const Welcome& welcome) {
-              *joined = true;
-              messages_.tell(LogLevel::kInfo, "join",
-                             fmt::format("model '{}' drafts for target '{}' at {}", prepared_.draft_info.name,
-                                         welcome.target.name, endpoints_.current()));
-            },
-        .complain = [&](const std::string& text) { messages_.tell(text); },
-        // Workers started by mpirun already send unencrypted traffic between hosts; a worker that joined with
-        // a key does not.
-        .crosses_hosts = settings_.parent != 0};
-    ASSIGN_OR_RETURN(const auto pause, live_as_drafter(settings_.run, prepared_,
-                                                       {.draft = models_.draft.model.get(),
-                                                        .pass_times = models_.draft.pass_times,
-                                                        .head = models_.head.get(),
-                                                        .hidden_state_head = models_.hidden_state_head.get()},
-                                                       *transport, life));
-    if (!pause) return {};
-    messages_.tell(LogLevel::kInfo, "leave",
-                   fmt::format("unloaded for {} s: its drafts have not paid for long",
-                               static_cast<double>(pause->count()) / 1000));
-    models_ = {};
-    unloaded_ = stay_unloaded(*transport, *pause,
-                              {.info = {}, .generation = life.generation, .asked_to_leave = asked_to_leave});
-    return {};
-  }
-
-  const DraftWorkerSettings& settings_;
-  JoinEndpoints endpoints_{settings_};
-  const JoiningMessages messages_{"draft worker", settings_, settings_.run.quiet};
-  const Preparation& prepared_;
-  const ZmqOptions zmq_;
-  const Load load_;
-  WorkerModels models_;
-  bool unloaded_ = false;  // it was unloaded, and will join again
-  std::set<std::string> told_;  // reported reasons for a missing coordinator, since the last one
-};
-
 // The first rank is the worker; the other ranks hold their part of its model.
-Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq,
+Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepared, const ZmqOptions& zmq,
                    RoleThreads threads, Collectives& group) {
   DraftRanks ranks(settings.run, prepared, threads, group);
-  JoinedWorker worker(settings, prepared, std::move(zmq), [&]() -> Result<WorkerModels> {
+  const LoadWorkerModels load = [&]() -> Result<WorkerModels> {
     WorkerModels models;
     if (settings.run.models.head()) {
       ASSIGN_OR_RETURN(auto compute, head_compute(settings.run, threads, nullptr));
@@ -154,7 +50,9 @@ Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepa
       ASSIGN_OR_RETURN(models.head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
     }
     return models;
-  });
+  };
+  if (settings.share) return serve_shared(settings, prepared, zmq, load);
+  JoinedWorker worker(settings, prepared, zmq, load);
   RETURN_IF_ERROR(worker.load());
   note_first_signal();
   return worker.run();
@@ -181,9 +79,6 @@ struct Prepared {
 };
 
 Result<Prepared> prepare_job(const DraftWorkerSettings& settings, bool warns) {
-  if (settings.connect.empty())
-    return invalid_argument(
-        "--connect is missing: name the endpoint that `outrider generate --listen` prints");
   ASSIGN_OR_RETURN(ZmqOptions zmq, joining_options(settings));
   ASSIGN_OR_RETURN(Preparation prepared, prepare_drafter(settings.run));
   if (warns && !settings.run.quiet) tell_warnings(prepared);
@@ -245,6 +140,8 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
       "  mpirun -n 2 outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter suffix\n"
+      "  outrider draft-worker --share --connect tcp://10.0.0.1:7000 --connect tcp://10.0.0.2:7000 "
+      "--draft-model DRAFT ...\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter eagle3 --draft-model HEAD --model "
       "TARGET\n"
       "Exit codes: 0 asked to leave or the job ended, 2 refused, cannot work or received nonsense, 3 "
@@ -252,10 +149,18 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       "job for --retry-for seconds.");
   RoleSettings& o = s.run;
   app.add_option(
-         "--connect", s.connect,
-         "Endpoint of the job, as `outrider generate --listen` prints it; with commas also that of the "
-         "server with --standby, which is tried in turn")
-      ->delimiter(',');
+         "--connect", s.coordinators,
+         "Endpoint of the job, as `outrider generate --listen` prints it; after a comma that of its server "
+         "with --standby, which is tried in turn. With --share once for each coordinator")
+      ->allow_extra_args(false);
+  app.add_flag("--share", s.share,
+               "Drafts for several coordinators at once, each in a --connect of its own. The draft model is "
+               "loaded once");
+  app.add_option("--share-weights", s.share_weights,
+                 "With --share: the coordinators' shares of computing time, sequences and KV cache, as "
+                 "numbers in the order of --connect, such as 2,1,1; without it all are equal")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   finds_model(app.add_option("--draft-model,-d", o.models.draft_model,
                              "Draft model: a GGUF file or a directory, with the target's tokenizer"));
   finds_model(app.add_option("--model,-m", o.models.model,
@@ -334,12 +239,17 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
 
 int run_draft_worker_command(DraftWorkerSettings settings) {
   set_thread_role("draft");
+  if (const Status status = check_sharing(settings); !status.ok()) return ended(status);
   settings.run.models.tensor_parallel_size = 0;  // no target here: the worker takes the first GPU
   settings.run.speculation.pipeline = "auto";    // the job decides; there is room for whatever it asks
   if (settings.parent != 0) {
     prctl(PR_SET_NAME, "outrider-draft");  // it was started as /proc/self/exe
     if (!follow_parent(settings.parent)) return kExitOk;
   }
+  if (settings.share && MpiCluster::launched())
+    return ended(
+        unsupported("--share under mpirun: a draft model over several ranks serves one coordinator; drop "
+                    "--share or mpirun"));
   if (settings.parent == 0 && MpiCluster::launched()) return serve_under_mpirun(settings);
   return ended(serve_here(settings));
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "start/joining.h"
 #include "start/settings.h"
@@ -15,6 +16,9 @@ namespace outrider {
 
 struct DraftWorkerSettings : JoinSettings {
   RoleSettings run;  // what concerns a drafter
+  std::vector<std::string> coordinators;  // each --connect; `connect` has the endpoints of one
+  bool share = false;                     // drafts for all coordinators at once
+  std::vector<double> share_weights;      // by coordinator; empty: equal
   int cores = 0;     // that --threads 0 may count on; 0: all this process may use
   int parent = 0;    // leave when this process, which started us, ends; 0: it does not matter
 };

@@ -1,6 +1,7 @@
 // Drafts on a CUDA device, or on its emulation. A drafter that draws on the device gives the same tokens, q,
 // guesses and ends as a drafter that copies every row of logits to the host, and its sequences hold the same
 // text afterwards. Covers every rule, filter and stop rule, with several sequences side by side.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -310,6 +311,78 @@ TEST(DeviceTrees, AreThoseOfTheHost) {
   EXPECT_GT(guesses, 8);
   EXPECT_GT(grown, 10);
   EXPECT_GT(hits, 0);
+}
+
+// Drafters of several sessions use one model in turns, each in its part of the cache (--share). Each drafts
+// as a drafter with a model of its own does.
+TEST(DraftersOfOneModel, DraftInTurnsWhatEachDraftsAlone) {
+  if (!cuda_device_count().ok()) GTEST_SKIP() << "no CUDA device";
+  const std::vector<TokenId> eos{TokenId(3)};
+  for (const int64_t runs : {int64_t{0}, runs_at_a_time(kSequences, 0)}) {
+    Worker shared("qwen2", runs, eos), alone[] = {{"qwen2", runs, eos}, {"qwen2", runs, eos}};
+    shared.drafter.reset();
+    KvCache& kv = shared.model.kv();
+    kv.divide({kv.num_blocks() / 2, kv.num_blocks() / 2});
+    std::unique_ptr<Drafter> sessions[2];
+    for (size_t i = 0; i < 2; ++i) {
+      kv.use_as(i);
+      sessions[i] = make_model_drafter(
+          shared.model, {.max_sequences = kSequences, .kept_texts = 2, .eos_ids = eos, .vocab_size = 250});
+    }
+    std::mt19937 random(5);
+    int drafted = 0;
+    for (uint64_t text = 0; text < 6; ++text) {
+      std::vector<TokenId> truth[2], unseen[2];
+      const SequenceId id(text);
+      for (size_t i = 0; i < 2; ++i) {
+        truth[i] = random_ids(random, 30);
+        const Open open{.sequence = id,
+                        .ids = truth[i],
+                        .prompt_length = 30,
+                        .sampling = random_sampling(random, Rule::kInvariant, text % 2 == 1)};
+        kv.use_as(i);
+        ASSERT_TRUE(sessions[i]->open(open).ok());
+        ASSERT_TRUE(alone[i].drafter->open(open).ok());
+      }
+      for (uint32_t round = 1; round < 5; ++round) {
+        std::vector<DraftAnswer> answers[2];
+        for (size_t i = 0; i < 2; ++i) {
+          const Propose propose{.sequence = id,
+                                .round = Round(round),
+                                .base = Position(static_cast<int32_t>(truth[i].size())),
+                                .committed = unseen[i],
+                                .gamma = 2 + static_cast<int32_t>(i)};
+          kv.use_as(i);
+          ASSERT_TRUE(sessions[i]->begin(propose).ok());
+          ASSERT_TRUE(alone[i].drafter->begin(propose).ok());
+        }
+        while (answers[0].empty() || answers[1].empty())
+          for (size_t i = 0; i < 2; ++i) {
+            kv.use_as(i);
+            sessions[i]->work(answers[i]);
+          }
+        for (size_t i = 0; i < 2; ++i) {
+          const auto expected = alone[i].work(1);
+          ASSERT_TRUE(answers[i][0].status.ok()) << answers[i][0].status.message();
+          const Draft& draft = answers[i][0].draft;
+          ASSERT_NO_FATAL_FAILURE(expect_same(draft, expected[0].draft, fmt::format("session {}", i)));
+          drafted += static_cast<int>(draft.ids.size());
+          unseen[i] = draft.ids;
+          unseen[i].push_back(random_ids(random, 1)[0]);
+          truth[i].insert(truth[i].end(), unseen[i].begin(), unseen[i].end());
+        }
+        ASSERT_TRUE(kv.check_invariants().ok()) << kv.check_invariants().message();
+      }
+      for (size_t i = 0; i < 2; ++i) {
+        kv.use_as(i);
+        sessions[i]->close(id);
+        alone[i].drafter->close(id);
+      }
+    }
+    EXPECT_GT(drafted, 60);
+    for (auto& session : sessions) session.reset();
+    EXPECT_EQ(kv.free_blocks(), kv.num_blocks());
+  }
 }
 
 }  // namespace
