@@ -1,5 +1,5 @@
-// Whose turn it is at a draft worker that several coordinators share: start-time fair queueing (Goyal et al.
-// 1996) of computing time. Each session has a clock, which advances by the time it used divided by its
+// The order of turns at a draft worker that several coordinators share: start-time fair queueing (Goyal et
+// al. 1996) of computing time. Each session has a clock, which advances by the time it used divided by its
 // weight. Of the sessions that have work, the one whose clock is behind is next. So sessions that always have
 // work get time in proportion to their weights, and an idle session's share goes to the others. A session
 // that was idle saves nothing up: its clock is set to that of the present turn. Deterministic, and reads no
@@ -24,8 +24,8 @@ class TurnOrder {
   void wait(size_t session);
   // It has no work, or is gone.
   void leave(size_t session);
-  // The session whose turn it is now; empty: nobody waits. Among equal clocks the one that waits longest. It
-  // waits on after its turn, behind those.
+  // The session that has the present turn; empty: nobody waits. Among equal clocks it is the session that
+  // waits longest. After its turn it waits behind the others.
   std::optional<size_t> next();
   // Charges time to a session, whether it was its turn or not.
   void charge(size_t session, Time time);

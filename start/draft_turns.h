@@ -76,7 +76,7 @@ class DraftTurns {
   size_t present_;              // sessions that have not left
   std::exception_ptr failure_;
 
-  // Of the computing thread.
+  // Only the computing thread uses these.
   TurnOrder order_;
   std::vector<Served> looked_at_;  // copy of served_
 };

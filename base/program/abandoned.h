@@ -1,4 +1,4 @@
-// What a killed program (SIGKILL, no power) left of a file or directory that it was writing.
+// Unfinished files and directories of programs that were killed (SIGKILL, no power).
 #pragma once
 
 #include <string>

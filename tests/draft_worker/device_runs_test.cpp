@@ -331,7 +331,7 @@ TEST(DraftersOfOneModel, DraftInTurnsWhatEachDraftsAlone) {
     }
     std::mt19937 random(5);
     int drafted = 0;
-    for (uint64_t text = 0; text < 6; ++text) {
+    for (uint64_t text = 0; text < 2; ++text) {
       std::vector<TokenId> truth[2], unseen[2];
       const SequenceId id(text);
       for (size_t i = 0; i < 2; ++i) {
@@ -379,7 +379,7 @@ TEST(DraftersOfOneModel, DraftInTurnsWhatEachDraftsAlone) {
         alone[i].drafter->close(id);
       }
     }
-    EXPECT_GT(drafted, 60);
+    EXPECT_GT(drafted, 25);
     for (auto& session : sessions) session.reset();
     EXPECT_EQ(kv.free_blocks(), kv.num_blocks());
   }

@@ -64,7 +64,7 @@ TEST(TurnOrder, WhoComesBackGetsItsShareFromNowOn) {
   EXPECT_EQ(give_turns(order, {1ms, 1ms}, 100ms), (std::vector<Time>{50ms, 50ms}));
 }
 
-// Nor is time that was used alone held against a session.
+// A session that was alone may use all time, and waits no longer for it later.
 TEST(TurnOrder, TimeThatNobodyElseWantedCostsNothingLater) {
   TurnOrder order({1, 1});
   order.wait(0);
