@@ -128,6 +128,7 @@ class ServedApi final : public Api {
   void live(const HttpRequest&, const Shared& reply);
   void ready(const HttpRequest&, const Shared& reply);
   bool is_healthy(const Shared& reply) const;
+  std::string journal_fault() const { return background_ ? background_->journal_fault() : ""; }
   void version(const HttpRequest&, const Shared& reply);
   void models(const HttpRequest& request, const Shared& reply);
   void model(const HttpRequest& request, const Shared& reply);
@@ -285,10 +286,15 @@ void ServedApi::health(const HttpRequest&, const Shared& reply) {
   };
   const int64_t left_alone =
       std::count_if(numbers.overview.workers.begin(), numbers.overview.workers.end(), is_left_alone);
+  json reasons = json::array();
+  if (groups == 0) reasons.push_back("no target group is there");
+  if (options_.cluster.speculates() && workers <= left_alone) reasons.push_back("no draft worker drafts");
+  if (const std::string fault = journal_fault(); !fault.empty()) reasons.push_back(fault);
   send(*reply, json{{"status", "ok"},
                     {"draft_workers", workers},
                     {"target_groups", groups},
-                    {"degraded", groups == 0 || (options_.cluster.speculates() && workers <= left_alone)}});
+                    {"degraded", !reasons.empty()},
+                    {"degraded_by", std::move(reasons)}});
 }
 
 // Readiness: whether a new request would be computed. For load balancers.
@@ -355,6 +361,7 @@ void ServedApi::status(const HttpRequest&, const Shared& reply) {
                             .max_num_seqs = options_.cluster.models.sequences(),
                             .max_queued_requests = options_.max_queued_requests,
                             .uptime_s = uptime_s(),
+                            .journal_fault = journal_fault(),
                             .responses = responses_}));
 }
 

@@ -116,6 +116,7 @@ Background::Background(BackgroundLimits limits, std::optional<BackgroundJournal>
       tokenizer_(tokenizer),
       reader_(std::move(reader)) {
   load();
+  if (journal_) post([this] { look_at_journal(); });
   thread_ = start_thread([this] {
     set_thread_role("background");
     while (!is_over_) {
@@ -195,6 +196,28 @@ Status Background::write(const JournalEntry& entry) {
   ++counts_.journal_errors;
   log_event(LogLevel::kError, "journal", written.message());
   return written;
+}
+
+// Otherwise the loss of the directory would show at the next request only.
+void Background::look_at_journal() {
+  constexpr std::chrono::seconds kLook{1};
+  const std::string fault = journal_->files.check().message();
+  bool is_new = false;
+  {
+    const std::lock_guard lock(fault_mutex_);
+    is_new = fault != journal_fault_;
+    journal_fault_ = fault;
+  }
+  if (is_new && !fault.empty()) log_event(LogLevel::kError, "journal", fault);
+  if (is_new && fault.empty())
+    log_event(LogLevel::kInfo, "journal",
+              fmt::format("--journal {}: can be written again", journal_->files.directory()));
+  desk_->post_at(Desk::Clock::now() + kLook, [this] { look_at_journal(); });
+}
+
+std::string Background::journal_fault() const {
+  const std::lock_guard lock(fault_mutex_);
+  return journal_fault_;
 }
 
 void Background::resume() {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -59,6 +60,8 @@ class Background {
   void hand_over();
 
   const BackgroundCounts& counts() const { return counts_; }
+  // The fault of the journal's directory; empty: none.
+  std::string journal_fault() const;
 
  private:
   class Reply;
@@ -98,6 +101,7 @@ class Background {
   std::string shown(const std::string& id, const Entry& entry, const char* status) const;
   std::string shown(const std::string& id, const Entry& entry) const;
   Status write(const JournalEntry& entry);
+  void look_at_journal();
   void post(std::function<void()> task) { desk_->post(std::move(task)); }
   void count();
 
@@ -107,6 +111,8 @@ class Background {
   const Tokenizer& tokenizer_;
   const Reader reader_;
   BackgroundCounts counts_;
+  mutable std::mutex fault_mutex_;
+  std::string journal_fault_;  // guarded by fault_mutex_
   // Only the thread uses this and the following members.
   Entries entries_;                   // by id, without its prefix
   std::deque<std::string> waiting_;   // ids to be submitted, in order

@@ -113,6 +113,13 @@ JournalLock::~JournalLock() {
     if (fd >= 0) close(fd);
 }
 
+bool JournalLock::is_of(const std::string& directory) const {
+  struct stat locked {
+  }, named{};
+  return fstat(of_[0], &locked) == 0 && ::stat(directory.c_str(), &named) == 0 &&
+         locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
+}
+
 Result<Journal> Journal::open(const std::string& directory, const std::function<void()>& on_wait) {
   const auto wrong = [&](const std::string& what) {
     return not_found(fmt::format("--journal {}: {}", directory, what));
@@ -139,6 +146,17 @@ Result<Journal> Journal::open(const std::string& directory, const std::function<
     if (!waits) on_wait();
     std::this_thread::sleep_for(kLockPoll);
   }
+}
+
+Status Journal::check() const {
+  if (!lock_.is_of(directory_))
+    return unavailable(fmt::format(
+        "--journal {}: the directory was removed or replaced; new background requests are refused, and "
+        "unfinished ones are lost at the end of this server; restart it when they are done",
+        directory_));
+  if (access((directory_ + "/.").c_str(), W_OK | X_OK) != 0)
+    return unavailable(fmt::format("--journal {}: cannot be written: {}", directory_, why_it_failed()));
+  return {};
 }
 
 std::string Journal::path_of(const std::string& id) const {
@@ -174,6 +192,7 @@ Result<JournalEntry> Journal::read(const std::string& id) const {
 }
 
 Status Journal::write(const JournalEntry& entry) const {
+  if (!lock_.is_of(directory_)) return check();  // another server may have the lock of a new directory
   json out{{"version", kJournalVersion}, {"created_us", entry.created_us},   {"client", entry.client},
            {"model", entry.model},       {"finished_at", entry.finished_at}, {"response", entry.response}};
   if (!entry.is_finished())

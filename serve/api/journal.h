@@ -40,6 +40,9 @@ class JournalLock {
   JournalLock& operator=(JournalLock&&) = delete;
   ~JournalLock();
 
+  // Whether the directory of this name is still the one that is locked.
+  bool is_of(const std::string& directory) const;
+
  private:
   JournalLock() = default;
 
@@ -59,6 +62,8 @@ class Journal {
   static Result<Journal> open(const std::string& directory, const std::function<void()>& on_wait = {});
 
   const std::string& directory() const { return directory_; }
+  // An error: the directory was removed, replaced or made read-only while this server runs.
+  Status check() const;
   // All entries, the oldest first; removes what an interrupted write left.
   std::vector<Found> all() const;
   Result<JournalEntry> read(const std::string& id) const;

@@ -105,6 +105,7 @@ json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const
           {"model", context.model},
           {"gamma_policy", context.policy},
           {"uptime_s", context.uptime_s},
+          {"journal_fault", context.journal_fault.empty() ? json() : json(context.journal_fault)},
           {"requests",
            {{"running", numbers.running},
             {"places", context.max_num_seqs},

@@ -20,6 +20,7 @@ struct StatusContext {
   std::string model, policy;
   int64_t max_num_seqs = 0, max_queued_requests = 0;
   double uptime_s = 0;
+  std::string journal_fault;  // empty: none, or no journal
   const ResponseCounts& responses;
 };
 

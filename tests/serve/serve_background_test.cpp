@@ -195,6 +195,29 @@ TEST_F(ServeBackground, AJournalIsOfOneServerAndMustBeWritable) {
   }
 }
 
+TEST_F(ServeBackground, ARemovedJournalShowsBeforeTheNextRequest) {
+  auto server = serve(with_journal_);
+  const auto health = [&] { return json::parse(server->client().get("/health").body); };
+  const auto fault = [&] { return json::parse(server->client().get("/status").body)["journal_fault"]; };
+  EXPECT_EQ(health()["degraded"], false) << health();
+  EXPECT_EQ(health()["degraded_by"], json::array());
+  EXPECT_TRUE(fault().is_null()) << fault();
+  fs::rename(journal_, directory_ / "moved");
+  fs::create_directory(journal_);  // another one, which this server has not locked
+  ASSERT_TRUE(comes_true([&] { return health()["degraded"] == true; })) << health();
+  EXPECT_NE(health()["degraded_by"][0].get<std::string>().find("was removed or replaced"), std::string::npos)
+      << health();
+  EXPECT_EQ(fault(), health()["degraded_by"][0]);
+  EXPECT_NE(server->process().err().find("error background: journal: --journal"), std::string::npos)
+      << server->process().err();
+  EXPECT_EQ(server->post("/v1/responses", body(2)).status, 500);
+  EXPECT_TRUE(fs::is_empty(journal_));
+  fs::remove(journal_);
+  fs::rename(directory_ / "moved", journal_);
+  EXPECT_TRUE(comes_true([&] { return health()["degraded"] == false; })) << health();
+  EXPECT_TRUE(ends_as(*server, server->ask("/v1/responses", body(2))["id"], "incomplete"));
+}
+
 TEST_F(ServeBackground, AResponseIsCancelledDeletedAndDropped) {
   auto server = serve({"--max-stored-responses", "2", "--quiet"}, true);
   const json running = server->ask("/v1/responses", body(500))["id"];
