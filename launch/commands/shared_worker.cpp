@@ -14,6 +14,17 @@
 namespace outrider {
 namespace {
 
+// OUTRIDER_CONNECT has the coordinators as words of one text.
+std::vector<std::string> words_of(const std::vector<std::string>& texts) {
+  std::vector<std::string> words;
+  for (const std::string& text : texts) {
+    std::istringstream from(text);
+    if (text.empty()) words.emplace_back();
+    for (std::string word; from >> word;) words.push_back(word);
+  }
+  return words;
+}
+
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
   std::istringstream from(text);
@@ -149,6 +160,7 @@ class SharedWorker {
 }  // namespace
 
 Status check_sharing(DraftWorkerSettings& settings) {
+  settings.coordinators = words_of(settings.coordinators);
   const auto& all = settings.coordinators;
   if (all.empty())
     return invalid_argument(

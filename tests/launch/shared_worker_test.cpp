@@ -172,7 +172,7 @@ TEST_F(SharedWorker, WeightsAreLoadedOnce) {
 #endif
 }
 
-// What can be read in two ways is refused, with what to write.
+// Flags with two possible meanings are refused, with the flags to write instead.
 TEST_F(SharedWorker, FlagsSayWhatTheyMean) {
   const std::string a = "tcp://10.0.0.1:7000", b = "tcp://10.0.0.2:7000";
   struct Case {
@@ -209,6 +209,11 @@ TEST_F(SharedWorker, FlagsSayWhatTheyMean) {
                  fmt::format("connect = [\"{}\", \"{}\"]\nshare = true\nshare-weights = [1, 2, 3]\n", a, b));
   const Outcome run = outrider_program({"draft-worker", "--config", config, "--drafter", "ngram"});
   EXPECT_NE(run.err.find("3 numbers for 2"), std::string::npos) << run.describe();
+  const Outcome by_variables = outrider_program({"draft-worker", "--drafter", "ngram"},
+                                                {.env = {{"OUTRIDER_CONNECT", a + " " + b},
+                                                         {"OUTRIDER_SHARE", "true"},
+                                                         {"OUTRIDER_SHARE_WEIGHTS", "1,2,3"}}});
+  EXPECT_NE(by_variables.err.find("3 numbers for 2"), std::string::npos) << by_variables.describe();
 }
 
 }  // namespace
