@@ -131,7 +131,7 @@ struct RoleSettings {
   SpeculationSettings speculation;
   bool quiet = false;  // no progress on standard error
 
-  // Not flags: tests set them, to be quick and to fill passes with short texts.
+  // Not flags. Tests set them, to be quick and to fill passes with short texts; --share sets the second one.
   bool times_passes = true;          // of models before a role reports that it is ready (warm_up)
   int64_t draft_prefill_rows = 256;  // of a pass with a prefill, of a draft model or head
 };
