@@ -188,8 +188,10 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const RendezvousOptions
   const std::string text = broadcast_text(*world, options.layout, 0);
   const int groups = std::atoi(broadcast_text(*world, std::to_string(options.groups), 0).c_str());
   const int width = std::atoi(broadcast_text(*world, std::to_string(options.draft_width), 0).c_str());
-  ASSIGN_OR_RETURN(const Layout layout, text.empty() ? default_layout(world->size(), groups, width)
-                                                     : parse_layout(text, world->size(), groups, width));
+  const int prefill = std::atoi(broadcast_text(*world, std::to_string(options.prefill_groups), 0).c_str());
+  ASSIGN_OR_RETURN(const Layout layout, text.empty()
+                                            ? default_layout(world->size(), groups, width, prefill)
+                                            : parse_layout(text, world->size(), groups, width, prefill));
   Topology topology(layout, gather_hosts(*world, options.gpus));
   const RankPlace self = topology.at(Rank(world->rank()));
   const int coordinator = topology.coordinator().value();

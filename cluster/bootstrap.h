@@ -19,7 +19,8 @@ namespace outrider {
 
 struct RendezvousOptions {
   std::string layout;             // --layout, empty: default_layout; rank 0's value applies
-  int groups = 1;                 // --data-parallel-size; rank 0's value applies
+  int groups = 1;                 // --data-parallel-size and --prefill-groups; rank 0's value applies
+  int prefill_groups = 0;         // --prefill-groups, which are among `groups`; rank 0's value applies
   int draft_width = 1;            // --draft-tensor-parallel-size; rank 0's value applies
   int gpus = 0;                   // on this host
   CollectiveOptions collectives;  // of target groups, and of the ranks of a draft worker

@@ -35,6 +35,12 @@ int groups_of(const Layout& layout) {
   return 1;
 }
 
+int prefill_groups_of(const Layout& layout) {
+  for (const RoleRanks& part : layout)
+    if (part.role == Role::kTarget) return part.prefill_groups;
+  return 0;
+}
+
 int draft_width_of(const Layout& layout) {
   for (const RoleRanks& part : layout)
     if (part.role == Role::kDraft) return part.width;
@@ -55,6 +61,12 @@ int world_of(const Layout& layout) {
 std::string to_text(const Layout& layout) {
   std::string text;
   for (const RoleRanks& part : layout) {
+    if (part.prefill_groups > 0) {
+      const int each = part.count / part.groups;
+      text += fmt::format("{}target=prefill:{}x{},decode:{}x{}", text.empty() ? "" : ",", part.prefill_groups,
+                          each, part.groups - part.prefill_groups, each);
+      continue;
+    }
     const int each = part.width > 1 ? part.width : part.count / part.groups;
     text +=
         fmt::format("{}{}={}{}", text.empty() ? "" : ",", role_name(part.role),
@@ -95,11 +107,45 @@ Result<RoleRanks> parse_part(std::string_view part) {
   return RoleRanks{*role, *groups * *count, *groups};
 }
 
+// "prefill:groupsxranks" or "decode:groupsxranks"
+Result<RoleRanks> parse_groups(std::string_view text, std::string_view kind) {
+  const std::string_view form =
+      "target=prefill:1x2,decode:2x2 is one group of two ranks that only prefills, and two that decode";
+  if (!text.starts_with(kind) || text.find('x') == std::string_view::npos)
+    return invalid_argument(fmt::format("'{}': it is {}GROUPSxRANKS, prefill first: {}", text, kind, form));
+  auto part = parse_part(fmt::format("target={}", text.substr(kind.size())));
+  if (!part.ok()) return part.status();
+  return part;
+}
+
+// "target=prefill:...,decode:..."; `length`: of both.
+Result<RoleRanks> parse_two_kinds(std::string_view text, size_t* length) {
+  constexpr std::string_view kTarget = "target=", kPrefill = "prefill:", kDecode = "decode:";
+  const size_t comma = text.find(',');
+  const std::string_view first =
+      text.substr(kTarget.size(), comma == std::string_view::npos ? comma : comma - kTarget.size());
+  const std::string_view rest = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+  const std::string_view second = rest.substr(0, rest.find(','));
+  ASSIGN_OR_RETURN(const RoleRanks prefill, parse_groups(first, kPrefill));
+  if (second.empty()) return invalid_argument("target=prefill:... needs decode:GROUPSxRANKS behind it");
+  ASSIGN_OR_RETURN(const RoleRanks decode, parse_groups(second, kDecode));
+  if (prefill.count / prefill.groups != decode.count / decode.groups)
+    return unsupported(fmt::format(
+        "groups that prefill have {} ranks each, and groups that decode {}: give both the same number",
+        prefill.count / prefill.groups, decode.count / decode.groups));
+  *length = comma + 1 + second.size();
+  return RoleRanks{Role::kTarget, prefill.count + decode.count, prefill.groups + decode.groups, 1,
+                   prefill.groups};
+}
+
 Result<Layout> parse_parts(std::string_view text) {
   Layout layout;
   while (true) {
-    const size_t comma = text.find(',');
-    ASSIGN_OR_RETURN(const RoleRanks part, parse_part(text.substr(0, comma)));
+    size_t comma = text.find(',');
+    const bool has_kinds = text.starts_with("target=prefill:") || text.starts_with("target=decode:");
+    auto parsed = has_kinds ? parse_two_kinds(text, &comma) : parse_part(text.substr(0, comma));
+    if (has_kinds && comma == text.size()) comma = std::string_view::npos;
+    ASSIGN_OR_RETURN(const RoleRanks part, std::move(parsed));
     if (names(layout, part.role))
       return invalid_argument(
           fmt::format("{} is named twice; its ranks are consecutive", role_name(part.role)));
@@ -148,18 +194,25 @@ const char* role_name(Role role) {
   return "unknown";
 }
 
-Result<Layout> parse_layout(std::string_view text, int world_size, int groups, int draft_width) {
+Result<Layout> parse_layout(std::string_view text, int world_size, int groups, int draft_width,
+                            int prefill_groups) {
   const std::string where = fmt::format("--layout {}", text);
   auto parts = parse_parts(text);
   if (!parts.ok()) return parts.status().in(where);
   Layout layout = std::move(parts).value();
   if (!names(layout, Role::kCoordinator)) layout.insert(layout.begin(), {Role::kCoordinator, 1});
   if (!names(layout, Role::kTarget))
-    layout.push_back({Role::kTarget, std::max(0, world_size - world_of(layout)), groups});
-  if (groups > 1 && groups_of(layout) != groups)
+    layout.push_back({Role::kTarget, std::max(0, world_size - world_of(layout)), groups, 1, prefill_groups});
+  const int decode = groups - prefill_groups, decode_here = groups_of(layout) - prefill_groups_of(layout);
+  if (prefill_groups > 0 && prefill_groups_of(layout) != prefill_groups)
+    return invalid_argument(fmt::format(
+        "{}: --prefill-groups {} but it names {}; say target=prefill:{}xRANKS,decode:{}xRANKS, or "
+        "drop the flag",
+        where, prefill_groups, prefill_groups_of(layout), prefill_groups, decode));
+  if (decode > 1 && decode_here != decode)
     return invalid_argument(fmt::format(
         "{}: --data-parallel-size {} but it names {} target group{}; say target={}xRANKS, or drop the flag",
-        where, groups, groups_of(layout), groups_of(layout) == 1 ? "" : "s", groups));
+        where, decode, decode_here, decode_here == 1 ? "" : "s", decode));
   if (draft_width > 1 && names(layout, Role::kDraft) && draft_width_of(layout) != draft_width)
     return invalid_argument(fmt::format(
         "{}: --draft-tensor-parallel-size {} but its draft workers have {} rank{}; say draft=1x{}, or drop "
@@ -170,13 +223,13 @@ Result<Layout> parse_layout(std::string_view text, int world_size, int groups, i
   return layout;
 }
 
-Result<Layout> default_layout(int world_size, int groups, int draft_width) {
+Result<Layout> default_layout(int world_size, int groups, int draft_width, int prefill_groups) {
   const int drafts = world_size >= 1 + draft_width + groups ? draft_width : 0;
   const int targets = world_size - 1 - drafts;
   if (targets % groups == 0 && is_target_size(targets / groups)) {
     Layout layout{{Role::kCoordinator, 1}};
     if (drafts > 0) layout.push_back({Role::kDraft, drafts, 1, draft_width});
-    layout.push_back({Role::kTarget, targets, groups});
+    layout.push_back({Role::kTarget, targets, groups, 1, prefill_groups});
     return layout;
   }
   if (draft_width > 1)
@@ -213,6 +266,7 @@ Topology::Topology(const Layout& layout, const std::vector<HostInfo>& hosts) {
         hosts.size());
   std::map<std::string, int> ranks_on, workers_on;
   groups_ = groups_of(layout);
+  prefill_groups_ = prefill_groups_of(layout);
   draft_width_ = draft_width_of(layout);
   for (const RoleRanks& part : layout)
     for (int index = 0; index < part.count; ++index) {
@@ -258,11 +312,13 @@ std::string Topology::describe() const {
       name += fmt::format("/{}.{}", place.group, place.draft_rank);
     else if (place.role != Role::kCoordinator)
       name += fmt::format("/{}", place.index);
-    text += fmt::format("rank {:<3} {:<12} {:<8} on {} (local rank {}){}\n", place.rank.value(), name,
-                        place.device, place.host, place.local_rank,
-                        !place.is_leader() ? ""
-                        : groups_ > 1      ? fmt::format(", leader of group {}", place.group)
-                                           : ", leader");
+    text +=
+        fmt::format("rank {:<3} {:<12} {:<8} on {} (local rank {}){}\n", place.rank.value(), name,
+                    place.device, place.host, place.local_rank,
+                    !place.is_leader() ? ""
+                    : groups_ > 1      ? fmt::format(", leader of group {}{}", place.group,
+                                                place.group < prefill_groups_ ? ", which only prefills" : "")
+                                       : ", leader");
   }
   return text;
 }

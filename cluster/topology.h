@@ -19,6 +19,7 @@ struct RoleRanks {
   int count = 0;   // in all
   int groups = 1;  // of targets, one after the other
   int width = 1;   // of drafts: ranks of each worker, one after the other
+  int prefill_groups = 0;  // of targets: the first groups, which only prefill
   bool operator==(const RoleRanks&) const = default;
 };
 // In rank order; together they are the world.
@@ -28,13 +29,15 @@ using Layout = std::vector<RoleRanks>;
 // and draft=2x4: two draft workers of four. The order of roles is the order of ranks. Defaults for roles that
 // are not named: one coordinator (first), no draft worker, and the remaining ranks as targets. There is one
 // coordinator, and a target group or a draft worker of several ranks has 1, 2, 4 or 8 ranks, because its sums
-// are balanced trees. `groups`: --data-parallel-size, and `draft_width`: --draft-tensor-parallel-size, if
-// given.
-Result<Layout> parse_layout(std::string_view text, int world_size, int groups = 1, int draft_width = 1);
+// are balanced trees. target=prefill:1x2,decode:2x2 is one group of two ranks that only prefills, and behind
+// it two that decode. `groups`: --data-parallel-size and --prefill-groups together, `draft_width`:
+// --draft-tensor-parallel-size, and `prefill_groups`: --prefill-groups, if given.
+Result<Layout> parse_layout(std::string_view text, int world_size, int groups = 1, int draft_width = 1,
+                            int prefill_groups = 0);
 
 // Rank 0 coordinates. The next rank drafts, or `draft_width` ranks if that leaves at least one for each
 // target group. The remaining ranks are the target.
-Result<Layout> default_layout(int world_size, int groups = 1, int draft_width = 1);
+Result<Layout> default_layout(int world_size, int groups = 1, int draft_width = 1, int prefill_groups = 0);
 
 // A rank's description of the host that it runs on.
 struct HostInfo {
@@ -67,6 +70,7 @@ class Topology {
   Rank leader() const { return first(Role::kTarget); }  // of the first group
   int count(Role role) const;
   int groups() const { return groups_; }                          // of targets
+  int prefill_groups() const { return prefill_groups_; }          // the first groups
   int tp_size() const { return count(Role::kTarget) / groups_; }  // ranks of each
   int draft_width() const { return draft_width_; }                // ranks of a draft worker
   int draft_workers() const { return count(Role::kDraft) / draft_width_; }
@@ -77,7 +81,7 @@ class Topology {
  private:
   Rank first(Role role) const;
   std::vector<RankPlace> ranks_;
-  int groups_ = 1, draft_width_ = 1;
+  int groups_ = 1, prefill_groups_ = 0, draft_width_ = 1;
 };
 
 }  // namespace outrider

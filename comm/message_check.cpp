@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/bfloat16.h"
+#include "base/kv_shape.h"
 #include "base/printable.h"
 #include "comm/codec.h"
 #include "comm/q_rows.h"
@@ -195,6 +196,19 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   return check_q(entry, limits.vocab_size);
 }
 
+// Whole blocks within the context.
+template <class Blocks>
+Status check_blocks(const Blocks& blocks, const MessageLimits& limits) {
+  const auto name = fmt::format("blocks of sequence {}", blocks.sequence.value());
+  RETURN_IF_ERROR(within("first", blocks.first.value(), 0, limits.max_context).in(name));
+  RETURN_IF_ERROR(
+      within("count", blocks.count, 1, std::max<int64_t>(1, limits.max_context - blocks.first.value()))
+          .in(name));
+  if (blocks.first.value() % kBlockTokens == 0 && blocks.count % kBlockTokens == 0) return {};
+  return malformed(
+      fmt::format("{}: first {} and count {} are not whole", name, blocks.first.value(), blocks.count));
+}
+
 }  // namespace
 
 Status check(const Welcome& welcome) { return check_fields(welcome).in("welcome"); }
@@ -232,6 +246,8 @@ Status check(const StepPlan& plan, const MessageLimits& limits) {
   for (const PlanEntry& entry : plan.entries)
     RETURN_IF_ERROR(
         check_fields(entry, limits).in(fmt::format("entry of sequence {}", entry.sequence.value())));
+  for (const BlockExport& blocks : plan.exports) RETURN_IF_ERROR(check_blocks(blocks, limits));
+  for (const BlockImport& blocks : plan.imports) RETURN_IF_ERROR(check_blocks(blocks, limits));
   for (const HiddenStateRequest& ask : plan.hidden_states) {
     const auto name = [&] { return fmt::format("states of sequence {}", ask.sequence.value()); };
     RETURN_IF_ERROR(within("first", ask.first.value(), 0, limits.max_context).in(name()));

@@ -51,7 +51,8 @@ void serialize(Archive& archive, Hello& m) {
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model,
           Capped{m.vocabulary_beginnings, kMaxVocabularyBeginnings}, m.max_sequences, m.slices,
           m.head_fingerprint, m.co_located_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
-          m.successors, m.finds_text, m.drafts_blocks, m.max_prefill, m.pass_times, m.process);
+          m.successors, m.finds_text, m.drafts_blocks, m.max_prefill, m.pass_times, m.process,
+          m.only_prefills, m.block_inbox);
 }
 
 template <class Archive>
@@ -265,10 +266,26 @@ void serialize(Archive& archive, HiddenStateRequest& m) {
 }
 
 template <class Archive>
+void serialize(Archive& archive, BlockExport& m) {
+  archive(m.sequence, m.transfer, m.first, m.count, m.inbox);
+}
+
+template <class Archive>
+void serialize(Archive& archive, BlockImport& m) {
+  archive(m.sequence, m.transfer, m.first, m.count);
+}
+
+template <class Archive>
+void serialize(Archive& archive, KvBlocks& m) {
+  archive(m.transfer, m.first, m.count, m.name, Capped{m.bytes, archive.limits().frame_bytes});
+}
+
+template <class Archive>
 void serialize(Archive& archive, StepPlan& m) {
   const uint64_t sequences = archive.limits().sequences;
   archive(m.step, m.state_hash, Capped{m.prefixes, archive.limits().ids}, Capped{m.closes, sequences},
-          Capped{m.opens, sequences}, Capped{m.entries, sequences}, Capped{m.hidden_states, sequences});
+          Capped{m.opens, sequences}, Capped{m.entries, sequences}, Capped{m.hidden_states, sequences},
+          Capped{m.exports, sequences}, Capped{m.imports, sequences});
 }
 
 template <class Archive>
@@ -302,7 +319,8 @@ template <class Archive>
 void serialize(Archive& archive, StepResult& m) {
   const uint64_t sequences = archive.limits().sequences;
   archive(m.step, Capped{m.verdicts, sequences}, Capped{m.scores, sequences}, m.forward_ns, m.verify_ns,
-          m.commit_ns, Capped{m.drafts, sequences}, m.draft_ns, Capped{m.hidden_states, sequences});
+          m.commit_ns, Capped{m.drafts, sequences}, m.draft_ns, Capped{m.hidden_states, sequences},
+          Capped{m.exported, sequences}, Capped{m.imported, sequences});
 }
 
 template <class Archive>

@@ -32,6 +32,7 @@ int64_t add_group(const ServingGroup& group, Overview& out) {
   GroupOverview& here = out.groups.emplace_back(
       GroupOverview{.here = target.is_here(), .running = static_cast<int64_t>(group.requests.running())});
   if (!here.here) return 0;
+  here.only_prefills = target.only_prefills();
   here.peer = target.peer()->value;
   here.seq_slots = static_cast<int64_t>(target.seq_slots());
   here.kv_room = target.kv_tokens() > 0 ? target.kv_tokens() : here.seq_slots * target.max_context();

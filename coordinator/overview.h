@@ -24,6 +24,7 @@ struct WorkerOverview {
 // One of a coordinator's target groups.
 struct GroupOverview {
   bool here = false;
+  bool only_prefills = false;
   uint64_t peer = 0;                   // while it is here
   std::string host;                    // as of a worker
   int64_t running = 0, seq_slots = 0;  // requests
@@ -47,6 +48,11 @@ struct Overview {
     int64_t count = 0;
     for (const GroupOverview& group : groups) count += group.here ? 1 : 0;
     return count;
+  }
+  bool can_decode() const {
+    for (const GroupOverview& group : groups)
+      if (group.here && !group.only_prefills) return true;
+    return false;
   }
 };
 

@@ -59,6 +59,8 @@ void Protocol::pump(Turn& turn) {
     pool_.resumed(turn.now());
   }
   unload_workers(turn);
+  const auto mark = [this](const ServingGroup& group) { mark_dirty(group); };
+  handoffs_.choose(mark, turn.now());  // before later requests take the places
   admit(turn);
   assign(turn);
   for_each_dirty([&](ServingGroup& group) {
@@ -67,10 +69,12 @@ void Protocol::pump(Turn& turn) {
     for (auto& [id, live] : group.requests.all())
       if (live->state == RequestState::kIdle) group.rounds.begin(*live, batch_size, turn);
   });
-  for_each_dirty([&](ServingGroup& group) {
-    plan(group, turn);
-    group.requests.sweep();
-  });
+  for (const bool only_prefills : {true, false})  // prefill groups hand requests over to others
+    for_each_dirty([&](ServingGroup& group) {
+      if (group.target.only_prefills() != only_prefills) return;
+      plan(group, turn);
+      group.requests.sweep();
+    });
   for_each_dirty([&](ServingGroup& group) { dirty_.settle(group.target.index, due(group)); });
   dirty_.settled_all();
 }
@@ -84,6 +88,7 @@ std::optional<Clock::time_point> Protocol::due(const ServingGroup& group) const 
   if (const auto* plan = group.target.planner.outstanding())
     consider(plan->sent_at + group.target.times.step_timeout());
   group.rounds.for_each_deadline(group.requests.all(), consider);
+  handoffs_.for_each_deadline(group, consider);
   return earliest;
 }
 
@@ -163,6 +168,7 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
     live->forget_draft();
   }
   count(group, plan, *step);
+  handoffs_.move(group, plan, [this](const ServingGroup& next) { mark_dirty(next); });
   target.costs.observe_drafts(plan.entries);
   DraftShares::settle(plan.entries, group.requests.all(), target.costs.all());
   turn.send(*target.peer(), std::move(*step));
@@ -174,11 +180,12 @@ void Protocol::count(ServingGroup& group, const OutstandingPlan& plan, const Ste
     totals_.drafts_used += entry.sampling && entry.live->round.has_draft;
   for (const Open& open : step.opens) {
     const LiveRequest& live = *group.requests.find(open.sequence);
-    if (!group.target.kv.looks_up(live) || live.recomputes()) continue;
+    if (!group.target.kv.looks_up(live) || live.recomputes() || live.awaits_blocks()) continue;
     for (auto* queries : {&totals_.prefix_queries, &here.prefix_queries})
       *queries += static_cast<int64_t>(open.ids.size());
     for (auto* hits : {&totals_.prefix_hits, &here.prefix_hits}) *hits += open.prefix_length;
   }
+  totals_.handoffs_lost += plan.lost_handoffs;
   for (auto* preemptions : {&totals_.preemptions, &here.preemptions})
     *preemptions += static_cast<int64_t>(plan.gave_up.size());
   for (auto* passes : {&totals_.target_passes, &here.passes}) *passes += !plan.entries.empty();
@@ -199,6 +206,7 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
   }
   Status status = group->verdicts.check(message, *plan);
   if (status.ok()) status = group->hidden_states.check(message);
+  if (status.ok()) status = handoffs_.check(message, *plan);
   if (!status.ok())
     return target_lost(
         *group,
@@ -240,6 +248,7 @@ void Protocol::apply(ServingGroup& group, StepResult& result, const OutstandingP
         live.become(live.has_recomputed() ? RequestState::kReady : RequestState::kPrefill);
     }
   }
+  handoffs_.settle(result, plan, turn.now());
   GroupTotals& here = totals_.group(group.target.index);
   here.emitted += totals_.rounds.emitted - emitted_before;
   here.busy_ns +=
@@ -298,7 +307,10 @@ void Protocol::expire(Turn& turn) {
                                               plan->step, waited.count())),
                 turn);
   });
-  for_each_dirty([&](ServingGroup& group) { group.rounds.expire(group.requests.all(), turn); });
+  for_each_dirty([&](ServingGroup& group) {
+    group.rounds.expire(group.requests.all(), turn);
+    handoffs_.expire(group, turn.now());
+  });
 }
 
 }  // namespace outrider

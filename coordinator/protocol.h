@@ -15,6 +15,7 @@
 
 #include "coordinator/dirty_set.h"
 #include "coordinator/overview.h"
+#include "coordinator/prompt_handoffs.h"
 #include "coordinator/target_groups.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -133,6 +134,7 @@ class Protocol {
   RequestQueue queue_{options_};
   WorkerPool pool_{options_, totals_};
   TargetGroups groups_{options_, pool_, totals_};
+  PromptHandoffs handoffs_{options_, groups_, totals_};
   DirtySet dirty_;
 };
 

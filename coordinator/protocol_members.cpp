@@ -67,7 +67,7 @@ void Protocol::refuse_hello(PeerId peer, std::string reason, Turn& turn) {
 
 void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
   const Welcome welcome{.accepted = true, .reason = {}, .target = {}, .eos_ids = {}};
-  ServingGroup* place = groups_.place_of(peer, hello.generation);
+  ServingGroup* place = groups_.place_of(peer, hello);
   if (!place)
     return refuse_hello(peer,
                         options_.target_groups == 1
@@ -87,17 +87,20 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
                         turn);
   if (Status status = groups_.check(hello, *place); !status.ok())
     return refuse_hello(peer, status.message(), turn);
+  if (Status status = handoffs_.check_role(hello, *place); !status.ok())
+    return refuse_hello(peer, status.message(), turn);
   if (target.is_here()) target_lost(*place, unavailable("the target group was restarted"), turn);
   if (options_.target_groups > 1) hello.slices = {};  // a worker is sent the endpoints of one group only
   target.join(peer, std::move(hello));
   ++totals_.group(target.index).joined;
-  target_status_ = lost_ = {};
-  join_deadline_.reset();
   turn.send(peer, welcome);
   turn.add(MemberChange{.kind = MemberChange::Kind::kJoined,
                         .peer = peer,
                         .group = target.index,
                         .about = target.model().name});
+  if (target.only_prefills()) return;  // requests and workers still wait for one that decodes
+  target_status_ = lost_ = {};
+  join_deadline_.reset();
   for (ServingGroup& group : groups_)  // requests that waited for a group
     if (!group.target.is_here()) totals_.failovers += move_requests(group);
   for (auto& [early, worker] : pool_.take_early()) worker_joined(early, worker, turn);
@@ -108,10 +111,13 @@ void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn, MemberCh
   dirty_.mark_all_dirty();
   if (const auto peer = group.target.peer())
     turn.add(MemberChange{.kind = kind, .peer = *peer, .group = group.target.index, .about = why.message()});
+  handoffs_.group_lost(group, turn.now());
   group.target.leave();
   ++totals_.group(group.target.index).lost;
   if (groups_.any_here())
     hand_over(group, std::move(why), turn);
+  else if (group.target.only_prefills())  // its requests wait, too, or have ended
+    totals_.drafts_used -= group.requests.lose_group();
   else if (options_.target_timeout.count() > 0)
     wait_for_group(group, std::move(why), turn);
   else
@@ -158,7 +164,7 @@ void Protocol::end_all(Status why, Turn& turn) {
   target_status_ = std::move(why);
   for (ServingGroup& group : groups_) {
     for (auto& [id, live] : group.requests.all()) {
-      live->sequence.target.open = false;
+      if (!group.target.is_here()) live->sequence.target.open = false;  // one that only prefills closes them
       if (!live->finished()) finish(*live, FinishReason::kError, target_status_, turn);
     }
     group.requests.sweep();

@@ -83,7 +83,10 @@ const LiveRequest* Protocol::find(SequenceId id) const {
 // Admits requests in order of arrival, each to the most suitable group with a free place.
 void Protocol::admit(Turn& turn) {
   while (LiveRequest* first = queue_.first()) {
-    ServingGroup* group = groups_.best_for(*first, TargetGroups::SeqSlots::kFree);
+    const auto work = handoffs_.should_prefill_apart(*first) ? TargetGroups::Work::kPrefillOnly
+                                                             : TargetGroups::Work::kDecoding;
+    ServingGroup* group =
+        groups_.any_here() ? groups_.best_for(*first, TargetGroups::SeqSlots::kFree, work) : nullptr;
     if (!group) return;
     if (Status status = check_fits(*first, group->target); !status.ok())
       finish(*first, FinishReason::kError, std::move(status), turn);
@@ -96,6 +99,7 @@ void Protocol::begin(ServingGroup& group, LiveRequest& live, Turn& turn) {
   mark_dirty(group);
   live.group = group.target.index;
   live.become(RequestState::kPrefill);
+  if (group.target.only_prefills()) handoffs_.begin(live);
   totals_.prompt_tokens += live.sequence.prompt_length();
   totals_.constrained_requests += live.constraint != nullptr;
   ++totals_.group(live.group).requests;

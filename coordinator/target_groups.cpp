@@ -9,16 +9,15 @@ namespace {
 constexpr size_t kBusier = 2;
 bool is_much_busier(size_t running, size_t than) { return running > than + than / 2 + kBusier; }
 
-// Tokens of its text that are cached there, or will be soon because another request prefills them.
-int32_t known_tokens(const LiveRequest& live, const ServingGroup& group) {
+}  // namespace
+
+int32_t TargetGroups::known_tokens(const LiveRequest& live, const ServingGroup& group) {
   const KvLedger& kv = group.target.kv;
   int32_t known = kv.find(live).length;
   for (const auto& [id, other] : group.requests.all())
     if (other->running()) known = std::max(known, kv.shared_prompt(live, *other));
   return known;
 }
-
-}  // namespace
 
 TargetGroups::TargetGroups(const ProtocolOptions& options, WorkerPool& pool, Totals& totals) {
   for (int32_t i = 0; i < std::max(1, options.target_groups); ++i)
@@ -34,7 +33,7 @@ size_t TargetGroups::count_here() const {
 
 const ServingGroup* TargetGroups::any_that_is_here() const {
   for (const ServingGroup& group : groups_)
-    if (group.target.is_here()) return &group;
+    if (group.target.is_here() && !group.target.only_prefills()) return &group;
   return nullptr;
 }
 
@@ -44,12 +43,12 @@ ServingGroup* TargetGroups::of(PeerId peer) {
   return nullptr;
 }
 
-ServingGroup* TargetGroups::place_of(PeerId peer, Generation generation) {
+ServingGroup* TargetGroups::place_of(PeerId peer, const Hello& hello) {
   for (ServingGroup& group : groups_)
-    if (group.target.is_here() && group.target.generation() == generation) return &group;
+    if (group.target.is_here() && group.target.generation() == hello.generation) return &group;
   if (ServingGroup* known = of(peer)) return known;
-  for (ServingGroup& group : groups_)
-    if (!group.target.is_here()) return &group;
+  for (ServingGroup& group : groups_)  // the requests of an entry wait for a group that decodes
+    if (!group.target.is_here() && !(hello.only_prefills && group.requests.running() > 0)) return &group;
   return nullptr;
 }
 
@@ -106,13 +105,16 @@ size_t TargetGroups::running() const {
   return sum;
 }
 
-ServingGroup* TargetGroups::best_for(const LiveRequest& live, SeqSlots seq_slots) {
-  const auto running = [](const ServingGroup* group) { return group->requests.running(); };
+ServingGroup* TargetGroups::best_for(const LiveRequest& live, SeqSlots seq_slots, Work work) {
+  const auto running = [](const ServingGroup* group) {
+    return group->requests.running() + group->target.expected;
+  };
   ServingGroup *idlest = nullptr, *knows = nullptr;
   int32_t most = 0, idlest_knows = 0;
   for (ServingGroup& group : groups_) {
     const bool is_full = seq_slots == SeqSlots::kFree && running(&group) >= group.target.seq_slots();
     if (!group.target.is_here() || is_full) continue;
+    if (group.target.only_prefills() != (work == Work::kPrefillOnly)) continue;
     const int32_t known = groups_.size() > 1 ? known_tokens(live, group) : 0;
     if (!idlest || running(&group) < running(idlest)) {
       idlest = &group;

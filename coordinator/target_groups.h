@@ -50,13 +50,15 @@ class TargetGroups {
 
   // ---- membership
   size_t count_here() const;
+  // Groups that only prefill do not count: nothing can be decoded without another.
   bool any_here() const { return any_that_is_here() != nullptr; }
-  // The properties on which all connected groups agree, such as the model. Null: none is connected.
+  // The properties on which all connected groups agree, such as the model. Null: none is connected that
+  // decodes.
   const ServingGroup* any_that_is_here() const;
   ServingGroup* of(PeerId peer);
   const ServingGroup* of(PeerId peer) const { return const_cast<TargetGroups*>(this)->of(peer); }
   // The entry of a group that says Hello: its own one, or a free one. Null: there is none.
-  ServingGroup* place_of(PeerId peer, Generation generation);
+  ServingGroup* place_of(PeerId peer, const Hello& hello);
   // Checks that the texts of a new group would equal those of the connected groups.
   Status check(const Hello& hello, const ServingGroup& place) const;
 
@@ -67,7 +69,10 @@ class TargetGroups {
   // The best group for a request: the one with the longest cached beginning of its text, if that saves half
   // of the prefill elsewhere and the group is not much busier than another; else the least busy one.
   enum class SeqSlots { kFree, kAny };  // kFree: only groups that run fewer than they may; null: all are full
-  ServingGroup* best_for(const LiveRequest& live, SeqSlots seq_slots);
+  enum class Work { kDecoding, kPrefillOnly };
+  ServingGroup* best_for(const LiveRequest& live, SeqSlots seq_slots, Work work = Work::kDecoding);
+  // Tokens of its text that are cached there, or will be soon because another request prefills them.
+  static int32_t known_tokens(const LiveRequest& live, const ServingGroup& group);
 
  private:
   RequestIndex index_;

@@ -220,7 +220,8 @@ nlohmann::json json_report(const RunDescription& run, const Totals& totals, nloh
   report["target"] = {{"name", run.target},
                       {"vocab_size", run.vocab_size},
                       {"tensor_parallel_size", run.tensor_parallel_size},
-                      {"data_parallel_size", run.data_parallel_size}};
+                      {"data_parallel_size", run.data_parallel_size},
+                      {"prefill_groups", run.prefill_groups}};
   report["isa"] = run.isa;
   if (!run.synthetic_acceptance.empty()) report["synthetic_acceptance"] = run.synthetic_acceptance;
   if (!run.emulated_link.empty()) report["emulated_link"] = run.emulated_link;

@@ -20,7 +20,8 @@ struct RunDescription {
   std::string target, drafter;  // names; drafter: the run's own, or "joined"
   int64_t vocab_size = 0;       // of the target
   int tensor_parallel_size = 1;
-  int data_parallel_size = 1;  // target groups
+  int data_parallel_size = 1;  // target groups that decode
+  int prefill_groups = 0;      // target groups that only prefill
   std::string isa;
   std::string device;  // of the target's first rank: cpu or cuda:N
   int64_t max_model_len = 0;

@@ -68,6 +68,7 @@ RunDescription describe_run(const ClusterSettings& settings, const Preparation& 
           .vocab_size = vocab_size,
           .tensor_parallel_size = models.tensor_parallel_size,
           .data_parallel_size = models.data_parallel_size,
+          .prefill_groups = models.prefill_groups,
           .isa = isa_name(),
           .device = on_host ? "cpu" : fmt::format("cuda:{}", device.index),
           .max_model_len = prepared.max_model_len,

@@ -95,9 +95,7 @@ std::function<void(const std::string&)> placed(const char* role, bool quiet) {
       [role](const std::string& text) { std::fprintf(stderr, "outrider: %s on %s\n", role, text.c_str()); };
 }
 
-int target_ranks(const ModelSettings& models) {
-  return models.data_parallel_size * models.tensor_parallel_size;
-}
+int target_ranks(const ModelSettings& models) { return models.groups() * models.tensor_parallel_size; }
 
 namespace {
 

@@ -4,6 +4,7 @@
 
 #include "base/threads.h"
 #include "comm/cores.h"
+#include "start/block_ends.h"
 #include "start/draft_ranks.h"
 #include "start/listener.h"
 #include "start/load_models.h"
@@ -12,9 +13,8 @@ namespace outrider {
 namespace {
 
 LocalThreads threads_of(const ModelSettings& models) {
-  return local_threads(models.threads, models.draft_threads,
-                       models.data_parallel_size * models.tensor_parallel_size, usable_cores(),
-                       models.draft_tensor_parallel_size);
+  return local_threads(models.threads, models.draft_threads, models.groups() * models.tensor_parallel_size,
+                       usable_cores(), models.draft_tensor_parallel_size);
 }
 RoleThreads target_threads(const ModelSettings& models) { return threads_of(models).target; }
 RoleThreads draft_threads(const ModelSettings& models) { return threads_of(models).draft; }
@@ -106,7 +106,7 @@ Lend LocalCluster::lend(Role role) const {
   const bool draft_overlaps =
       *settings_.speculation.pipeline != Pipeline::kLockstep || settings_.models.draft_threads > 0;
   const ModelSettings& models = settings_.models;
-  if (settings_.targets_join() || models.tensor_parallel_size > 1 || models.data_parallel_size > 1 ||
+  if (settings_.targets_join() || models.tensor_parallel_size > 1 || models.groups() > 1 ||
       models.draft_tensor_parallel_size > 1 || (role == Role::kDraft && draft_overlaps))
     return nullptr;
   return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
@@ -119,20 +119,23 @@ Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
 
 Status LocalCluster::start_target() {
   if (!models_)
-    for (int g = 0; g < settings_.models.data_parallel_size; ++g)
+    for (int g = 0; g < settings_.models.groups(); ++g)
       groups_.push_back(make_group(settings_.models.tensor_parallel_size));
   ASSIGN_OR_RETURN(head_, models_ ? models_->head : load_whole_head(settings_, prepared_));
   const size_t groups = models_ ? 1 : groups_.size();
+  const LocalBlockEnds ends(settings_.models);
   for (size_t g = 0; g < groups; ++g) {
     const auto& group = models_ ? models_->group : groups_[g];
     for (size_t r = 0; r < group.size(); ++r) {
       std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
       Model* const model = models_ ? models_->target[r].get() : nullptr;
       const PassTimes times = models_ ? models_->target_times : PassTimes();
-      RETURN_IF_ERROR(start_role([this, g, &rank = *group[r], transport, model, times] {
+      const auto place = static_cast<int>(g);
+      const BlockEnd blocks = ends.end(place, static_cast<int>(r));
+      RETURN_IF_ERROR(start_role([this, place, &rank = *group[r], transport, model, times, blocks] {
         note(run_target_rank(settings_, prepared_, target_threads(settings_.models), rank, transport.get(),
                              {model, times, head_, settings_.speculates(), seams_}, lend(Role::kTarget), {},
-                             static_cast<int>(g)));
+                             place, blocks));
       }));
     }
   }

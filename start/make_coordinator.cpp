@@ -71,7 +71,9 @@ Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const 
   if (settings.speculation.emulate_link.text().empty())
     protocol.process = this_process();  // else all are far away
   protocol.max_num_seqs = settings.models.max_num_seqs;
-  protocol.target_groups = settings.models.data_parallel_size;
+  protocol.target_groups = settings.models.groups();
+  protocol.prefill_groups = settings.models.prefill_groups;
+  protocol.min_handoff_tokens = settings.models.min_prefill_tokens;
   protocol.by_priority = settings.models.scheduling_policy == "priority";
   if (settings.targets_join()) {
     protocol.targets_join = true;

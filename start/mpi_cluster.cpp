@@ -15,6 +15,7 @@
 #include "cluster/bootstrap.h"
 #include "comm/cores.h"
 #include "comm/mpi_collectives.h"
+#include "draft_worker/wire/slice_sender.h"
 #include "model/cuda_backend.h"
 #include "start/device.h"
 #include "start/draft_child.h"
@@ -29,6 +30,7 @@
 namespace outrider {
 namespace {
 
+constexpr int kMostUnreadBlocks = 4096;           // messages of blocks of prompts to a rank
 constexpr std::chrono::minutes kReadingTime{10};  // other ranks wait while the coordinator reads prompts
 
 // Collective, and the first step of every rank, whatever its command line.
@@ -187,6 +189,35 @@ OpenSliceEndpoint open_endpoints(const ClusterSettings& settings, const Preparat
        .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
        .high_water_mark = std::max(2 * settings.models.max_num_seqs, kMaxTransfers),
        .gpu = linkable_gpu(device_of_worker(settings.models, rank.collectives->rank()))});
+}
+
+// Collective over the job. A target rank's end for blocks of prefilled prompts, if there are groups that only
+// prefill. Every rank opens an endpoint, and those that decode keep it.
+BlockEnd open_block_end(Collectives& world, const RankContext& rank, bool allow_remote) {
+  const Topology& topology = rank.topology;
+  if (topology.prefill_groups() == 0) return {};
+  OpenSliceEndpoint endpoint = open_slice_endpoints(world, {.host = rank.host,
+                                                            .encrypted = rank.curve.has_value(),
+                                                            .allow_remote = allow_remote,
+                                                            .max_message_bytes = int64_t{64} << 20,
+                                                            .high_water_mark = kMostUnreadBlocks,
+                                                            .gpu = {}});
+  if (rank.self.role != Role::kTarget) return {};
+  if (rank.self.group >= topology.prefill_groups() && !endpoint.own) return {};
+  if (rank.self.group >= topology.prefill_groups())
+    return {.connect = {},
+            .inbox = std::move(endpoint.own),
+            .inbox_name = static_cast<uint64_t>(rank.self.group) + 1};
+  return {.connect = [all = std::move(endpoint.all), &topology,
+                      own = rank.self.tp_rank](uint64_t inbox) -> Result<std::unique_ptr<Transport>> {
+            for (const RankPlace& place : topology.ranks())
+              if (place.role == Role::kTarget && place.tp_rank == own &&
+                  static_cast<uint64_t>(place.group) + 1 == inbox)
+                return connect_to_endpoint(all, static_cast<size_t>(place.rank.value()),
+                                           std::chrono::milliseconds(5000));
+            return invalid_argument(fmt::format("there is no inbox {}", inbox));
+          },
+          .inbox = nullptr};
 }
 
 // Whether the job survives this failure: other groups replace a target group, and a draft worker of several
@@ -361,7 +392,8 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   watch.reset();
   RendezvousOptions meeting;
   meeting.layout = settings.mpi.layout;
-  meeting.groups = settings.models.data_parallel_size;
+  meeting.groups = settings.models.groups();
+  meeting.prefill_groups = settings.models.prefill_groups;
   meeting.draft_width = settings.models.draft_tensor_parallel_size;
   meeting.gpus = gpus_for(settings.models);
   meeting.bind_host = settings.mpi.bind_host;
@@ -376,7 +408,8 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
 
   ClusterSettings rank_settings = settings;
   rank_settings.models.tensor_parallel_size = rank.topology.tp_size();
-  rank_settings.models.data_parallel_size = rank.topology.groups();
+  rank_settings.models.prefill_groups = rank.topology.prefill_groups();
+  rank_settings.models.data_parallel_size = rank.topology.groups() - rank.topology.prefill_groups();
   rank_settings.models.draft_tensor_parallel_size = rank.topology.draft_width();
   if (rank.self.device != "cpu") rank_settings.models.device = rank.self.device;  // a GPU by local rank
   rank_settings.quiet |= !coordinates && !(rank.self.is_leader() && rank.self.group == 0);
@@ -387,6 +420,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   std::vector<int> threads_of(static_cast<size_t>(world->size()));
   world->all_gather(std::as_bytes(std::span(&threads.count, 1)),
                     std::as_writable_bytes(std::span(threads_of)));
+  BlockEnd blocks = open_block_end(*world, rank, settings.mpi.allow_remote);
 
   if (coordinates) {
     // For the report, which speaks of the target.
@@ -418,7 +452,8 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
       rank.self.role == Role::kDraft
           ? look_after_drafter(rank_settings, *prepared, rank, threads)
           : run_target_rank(rank_settings, *prepared, threads, *rank.collectives, rank.transport.get(), {},
-                            nullptr, open_endpoints(rank_settings, *prepared, rank), rank.self.group);
+                            nullptr, open_endpoints(rank_settings, *prepared, rank), rank.self.group,
+                            std::move(blocks));
   if (!status.ok() && !is_spared(status, rank)) end_job(status.message());
   if (!status.ok())
     tell_error(fmt::format("{}: its {} is lost: {}", thread_role(),

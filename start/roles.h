@@ -10,6 +10,7 @@
 #include "comm/transport.h"
 #include "model/draft_head.h"
 #include "model/model.h"
+#include "start/block_ends.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
 #include "start/row_links.h"
@@ -51,7 +52,8 @@ struct Loaded {
 // slices of q. Drafters without a model need no weights.
 Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded = {},
-                       const Lend& lend = nullptr, OpenSliceEndpoint endpoint = {}, int target_group = 0);
+                       const Lend& lend = nullptr, OpenSliceEndpoint endpoint = {}, int target_group = 0,
+                       BlockEnd blocks = {});
 struct JoinedLife {
   std::function<bool()> asked_to_leave;
   std::function<void()> on_joined;  // on the leader

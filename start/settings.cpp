@@ -260,10 +260,16 @@ Status check_settings(const RoleSettings& settings) {
   if (m.data_parallel_size < 1 || m.data_parallel_size > kMaxTargetGroups)
     return invalid_argument(
         fmt::format("--data-parallel-size {}: must be 1 to {}", m.data_parallel_size, kMaxTargetGroups));
-  if (m.data_parallel_size > 1 && s.record_guesses)
+  if (m.prefill_groups < 0 || m.groups() > kMaxTargetGroups)
+    return invalid_argument(fmt::format("--prefill-groups {}: must be 0 to {}, beside {} that decode",
+                                        m.prefill_groups, kMaxTargetGroups - m.data_parallel_size,
+                                        m.data_parallel_size));
+  if (m.min_prefill_tokens < 1)
+    return invalid_argument(fmt::format("--min-prefill-tokens {}: must be at least 1", m.min_prefill_tokens));
+  if (m.groups() > 1 && s.record_guesses)
     return unsupported(
         fmt::format("--record-rounds and {} target groups: a record is of one group's rounds; use one group",
-                    m.data_parallel_size));
+                    m.groups()));
   if (m.scheduling_policy != "fcfs" && m.scheduling_policy != "priority")
     return invalid_argument(
         fmt::format("--scheduling-policy {}: choose fcfs or priority", m.scheduling_policy));
@@ -307,6 +313,10 @@ static Status check_joining_targets(const ClusterSettings& settings) {
       return invalid_argument("--wait-for-target-groups and --allowed-target-keys need --listen-targets");
     return {};
   }
+  if (settings.models.prefill_groups > 0)
+    return unsupported(
+        "--prefill-groups and --listen-targets: groups that join decode what they prefill; start the groups "
+        "with the coordinator, in one process or with mpirun");
   const int waits_for = p.wait_for_target_groups.value_or(1);
   if (waits_for < 1 || waits_for > groups)
     return invalid_argument(fmt::format(

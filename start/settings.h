@@ -60,7 +60,9 @@ struct ModelSettings {
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
   int lookahead_ngram = 4;             // tokens of an n-gram of "lookahead"
   int tensor_parallel_size = 1;        // target ranks of a group
-  int data_parallel_size = 1;          // target groups
+  int data_parallel_size = 1;          // target groups that decode
+  int prefill_groups = 0;              // target groups that only prefill, beside them
+  int min_prefill_tokens = 64;         // of a prompt that these groups prefill
   int draft_tensor_parallel_size = 1;
   int threads = 0;        // 0: by the size of the weights (role_threads.h)
   int draft_threads = 0;  // of the draft model; 0: it shares the target's, in turns
@@ -83,7 +85,8 @@ struct ModelSettings {
   // The most tokens of a text that the draft model prefills; 0: all.
   int draft_max_prefill() const { return draft_window > 0 ? draft_window + sinks() : 0; }
   int sinks() const { return draft_sinks.value_or(kDefaultDraftSinks); }
-  int sequences() const { return data_parallel_size * max_num_seqs; }  // of all groups
+  int groups() const { return data_parallel_size + prefill_groups; }
+  int sequences() const { return groups() * max_num_seqs; }  // of all groups
   // The run has a drafter of its own; others may join.
   bool has_drafter() const { return !draft_model.empty() || drafts_from_text() || exits_early(); }
   // --draft-model is a head. Beside the target it drafts in the leader's process; with "worker" draft workers

@@ -122,9 +122,22 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
   return {};
 }
 
+// The rank's part in handing prompts from group to group.
+void add_block_end(BlockEnd blocks, const Collectives& group, const KvCache& kv, TargetOptions& target) {
+  const BlockSource source{.model = target.info.fingerprint, .rank = group.rank(), .ranks = group.size()};
+  if (blocks.connect) target.block_sender = std::make_shared<BlockSender>(std::move(blocks.connect), source);
+  if (!blocks.inbox) return;
+  target.block_inbox = std::make_shared<BlockInbox>(
+      std::move(blocks.inbox), BlockInboxOptions{.source = source,
+                                                 .block_bytes = kv.block_bytes(),
+                                                 .most_bytes = kv.num_blocks() * kv.block_bytes()});
+  target.block_inbox_name = blocks.inbox_name;
+}
+
 Status serve_target(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                     Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
-                    OpenSliceEndpoint endpoint, int target_group, const JoinedLife& life = {}) {
+                    OpenSliceEndpoint endpoint, int target_group, BlockEnd blocks,
+                    const JoinedLife& life = {}) {
   const IndexRange ids =
       vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
   LoadedModel own;
@@ -156,6 +169,7 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
     target.trees = true;  // the run that it joins decides
   }
   RETURN_IF_ERROR(add_head(settings, prepared, threads, group, target_group, loaded, target));
+  add_block_end(std::move(blocks), group, loaded.model->kv(), target);
   if (endpoint.own)
     target.slice_inbox = std::make_shared<SliceInbox>(
         std::move(endpoint.own),
@@ -188,14 +202,13 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
 
 Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
-                       OpenSliceEndpoint endpoint, int target_group) {
-  set_thread_role(settings.models.data_parallel_size == 1
-                      ? fmt::format("target/{}", group.rank())
-                      : fmt::format("target/{}.{}", target_group, group.rank()));
+                       OpenSliceEndpoint endpoint, int target_group, BlockEnd blocks) {
+  set_thread_role(settings.models.groups() == 1 ? fmt::format("target/{}", group.rank())
+                                                : fmt::format("target/{}.{}", target_group, group.rank()));
   Status status;
   try {
     status = serve_target(settings, prepared, threads, group, transport, std::move(loaded), lend,
-                          std::move(endpoint), target_group);
+                          std::move(endpoint), target_group, std::move(blocks));
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));
   }
@@ -205,7 +218,8 @@ Status run_target_rank(const RoleSettings& settings, const Preparation& prepared
 
 Status run_joined_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded, const JoinedLife& life) {
-  return serve_target(settings, prepared, threads, group, transport, std::move(loaded), nullptr, {}, 0, life);
+  return serve_target(settings, prepared, threads, group, transport, std::move(loaded), nullptr, {}, 0, {},
+                      life);
 }
 
 }  // namespace outrider

@@ -62,7 +62,44 @@ Status TargetWorker::check_plan(const StepPlan& plan) const {
   if (rows > model_.max_rows() || logit_rows > model_.max_logit_rows())
     return malformed(fmt::format("has {} rows, {} of them with logits; planned {} and {}", rows, logit_rows,
                                  model_.max_rows(), model_.max_logit_rows()));
+  RETURN_IF_ERROR(check_blocks(plan));
   return check_asks(plan);
+}
+
+// Exported sequences are open before the plan, imported ones after it.
+Status TargetWorker::check_blocks(const StepPlan& plan) const {
+  if (!plan.exports.empty() && !options_.block_sender)
+    return malformed("exports blocks, and this group does not send any");
+  if (!plan.imports.empty() && !options_.block_inbox)
+    return malformed("imports blocks, and this group does not take any");
+  for (const BlockExport& blocks : plan.exports) {
+    const int64_t there =
+        sequences_.contains(blocks.sequence) ? model_.kv().length(sequences_.at(blocks.sequence).kv) : 0;
+    if (int64_t{blocks.first.value()} + blocks.count > there)
+      return malformed(fmt::format("exports tokens {} to {} of sequence {}, which has {}",
+                                   blocks.first.value(), int64_t{blocks.first.value()} + blocks.count,
+                                   blocks.sequence.value(), there));
+  }
+  std::set<SequenceId> busy;
+  for (const PlanEntry& entry : plan.entries) busy.insert(entry.sequence);
+  for (const BlockImport& blocks : plan.imports) {
+    const SequenceId id = blocks.sequence;
+    const auto opened = std::find_if(plan.opens.begin(), plan.opens.end(),
+                                     [id](const Open& open) { return open.sequence == id; });
+    const bool is_new = opened != plan.opens.end();
+    const bool is_closed = std::find(plan.closes.begin(), plan.closes.end(), id) != plan.closes.end();
+    if (!(is_new || (sequences_.contains(id) && !is_closed)) || !busy.insert(id).second)
+      return malformed(
+          fmt::format("imports blocks of sequence {}, which is not open, or has an entry", id.value()));
+    const TargetSequences::Sequence* const held = is_new ? nullptr : &sequences_.at(id);
+    const int64_t kv = is_new ? opened->prefix_length : model_.kv().length(held->kv);
+    const auto committed = static_cast<int64_t>(is_new ? opened->ids.size() : held->ids.size());
+    if (blocks.first.value() != kv || kv + blocks.count >= committed)
+      return malformed(fmt::format("imports tokens {} to {} of sequence {}, which has {} of {}",
+                                   blocks.first.value(), int64_t{blocks.first.value()} + blocks.count,
+                                   id.value(), kv, committed));
+  }
+  return {};
 }
 
 Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) const {

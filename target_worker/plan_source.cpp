@@ -38,7 +38,9 @@ Status PlanSource::join(Transport& transport) {
                                        .hidden_state_head = options_.hidden_state_head,
                                        .hidden_state_width = options_.hidden_state_width,
                                        .drafts_blocks = options_.drafts_blocks,
-                                       .pass_times = options_.pass_times}));
+                                       .pass_times = options_.pass_times,
+                                       .only_prefills = options_.block_sender != nullptr,
+                                       .block_inbox = options_.block_inbox_name}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   MovingDeadline deadline(Clock::now() + kJoinTimeout);
   while (!deadline.is_over()) {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "comm/messages/joining.h"
+#include "target_worker/block_exchange.h"
 #include "target_worker/hidden_rows.h"
 #include "target_worker/hidden_state_drafter.h"
 #include "target_worker/hidden_state_reader.h"
@@ -48,6 +49,13 @@ struct TargetOptions {
   std::function<void()> on_joined;  // the leader was welcomed
   // Seconds without a delivered heartbeat after which the coordinator counts as gone.
   int most_undelivered = 10;
+  // A group that only prefills has the first, and one that decodes what such groups prefilled the second, on
+  // every rank; `block_inbox_name`: of the inboxes, for Hello.
+  std::shared_ptr<BlockSender> block_sender;
+  std::shared_ptr<BlockInbox> block_inbox;
+  uint64_t block_inbox_name = 0;
+  // Time that a group without other work waits for blocks; it is asked again.
+  std::chrono::milliseconds block_wait{5};
   // Time after the forward pass at which every rank gives up a draft whose slices are not all here.
   std::chrono::milliseconds slice_timeout{2000};
 };

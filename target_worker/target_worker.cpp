@@ -100,15 +100,17 @@ StepResult TargetWorker::step(const StepPlan& plan) {
                     plan.step, group_.rank(), sequences_.describe()));
   if (const Status status = check_plan(plan); !status.ok())
     throw std::runtime_error(fmt::format("step {}: step_plan: {}", plan.step, status.message()));
+  StepResult result{.step = plan.step};
+  export_blocks(plan, result);
   for (const PrefixChange& change : plan.prefixes) sequences_.change(change);
   for (SequenceId id : plan.closes) close(id);
   for (const Open& open : plan.opens) {
     sequences_.open(open);
     if (options_.slice_inbox) options_.slice_inbox->slots().open(open.sequence);
   }
-  StepResult result{.step = plan.step};
   if (plan.entries.empty()) {
     if (options_.slice_inbox) options_.slice_inbox->look();
+    import_blocks(plan, result);
     tell_hidden_states(plan, result);
     return result;
   }
@@ -133,6 +135,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   {
     const PhaseTimer timer(result.commit_ns);
     commit(plan, verdicts, result);
+    import_blocks(plan, result);
     tell_hidden_states(plan, result);
   }
   if (options_.drafter) {
@@ -322,6 +325,45 @@ void TargetWorker::tell_hidden_states(const StepPlan& plan, StepResult& result) 
     HiddenStateLink* const link =
         options_.slice_inbox ? options_.slice_inbox->hidden_states().to(ask.worker) : nullptr;
     options_.hidden_states->tell(sequences_.at(ask.sequence).kv, ask, link, result.hidden_states);
+  }
+}
+
+// All ranks have the same sequences, so all send, and add up the same sums.
+void TargetWorker::export_blocks(const StepPlan& plan, StepResult& result) {
+  if (plan.exports.empty()) return;
+  std::vector<uint64_t> bytes, failed;
+  for (const BlockExport& blocks : plan.exports) {
+    const TargetSequences::Sequence& s = sequences_.at(blocks.sequence);
+    const int64_t sent = options_.block_sender->send(blocks, s.ids, model_.kv(), s.kv);
+    bytes.push_back(static_cast<uint64_t>(sent));
+    failed.push_back(sent == 0 ? 1 : 0);
+  }
+  group_.all_reduce_sum(std::span(bytes));
+  group_.all_reduce_sum(std::span(failed));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    result.exported.push_back(failed[i] > 0 ? 0 : static_cast<int64_t>(bytes[i]));
+}
+
+// Blocks are taken in where every rank has its own. Ranks wait for them only if there is nothing else to do.
+void TargetWorker::import_blocks(const StepPlan& plan, StepResult& result) {
+  if (!options_.block_inbox) return;
+  BlockInbox& inbox = *options_.block_inbox;
+  inbox.look();
+  if (plan.imports.empty()) return;
+  const auto deadline =
+      Clock::now() + (plan.entries.empty() ? options_.block_wait : std::chrono::milliseconds(0));
+  std::vector<uint64_t> missing;
+  for (const BlockImport& blocks : plan.imports)
+    missing.push_back(inbox.has(blocks, sequences_.at(blocks.sequence).ids, deadline) ? 0 : 1);
+  group_.all_reduce_sum(std::span(missing));
+  for (size_t i = 0; i < missing.size(); ++i) {
+    const BlockImport& blocks = plan.imports[i];
+    result.imported.push_back(missing[i] == 0);
+    if (missing[i] > 0) continue;
+    const KvHandle sequence = sequences_.at(blocks.sequence).kv;
+    if (const Status room = model_.kv().append(sequence, blocks.count); !room.ok())
+      throw std::runtime_error(room.message());  // the coordinator made room
+    inbox.take(blocks, model_.kv(), sequence);
   }
 }
 

@@ -51,6 +51,7 @@ class TargetWorker {
   // Whether it can be carried out: a wrong one would end in memory that is not there (plan_check.cpp).
   Status check_plan(const StepPlan& plan) const;
   Status check_asks(const StepPlan& plan) const;
+  Status check_blocks(const StepPlan& plan) const;
   Status check_entry(const PlanEntry& entry, const StepPlan& plan) const;
   void close(SequenceId sequence);
   // All rows in one pass: decode, verify and prefill rows together.
@@ -67,6 +68,9 @@ class TargetWorker {
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
   void draft_next(const StepPlan& plan, StepResult& result);
   void tell_hidden_states(const StepPlan& plan, StepResult& result);
+  // Blocks to and from other groups (block_exchange.h).
+  void export_blocks(const StepPlan& plan, StepResult& result);
+  void import_blocks(const StepPlan& plan, StepResult& result);
 
   Model& model_;
   Collectives& group_;

@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 23;
+constexpr uint32_t kProtocolVersion = 24;
 
 enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 
@@ -84,6 +84,8 @@ struct Hello {
   int32_t max_prefill = 0;
   PassTimes pass_times = {};  // from a target group or a worker with a draft model, where it measured them
   uint64_t process = 0;       // identity of its process; 0: not known to be the coordinator's
+  bool only_prefills = false;  // of a target group: it prefills prompts for other groups, and decodes none
+  uint64_t block_inbox = 0;    // of a target group: names its ranks' inboxes for KvBlocks; 0: it has none
 };
 
 // The answer to Hello: admits the worker, with the target that it drafts for, or gives the reason for a

@@ -1,4 +1,5 @@
-// Messages between a draft worker and the endpoints of target ranks: rows that bypass the coordinator.
+// Messages that bypass the coordinator: rows, between a draft worker and the endpoints of target ranks, and
+// blocks of keys and values, from target rank to target rank.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,18 @@ struct QTransfer {
 struct HiddenStateTransfer {
   uint64_t number = 0;
   int32_t rows = 0;
+};
+
+// ---- from a rank of a prefill group to the same rank of a decode group ----------------------------
+
+// Consecutive blocks of keys and values of one rank (BlockExport).
+struct KvBlocks {
+  uint64_t transfer = 0;
+  int32_t first = 0;  // block of the sequence
+  int32_t count = 0;  // blocks
+  // Hash of all that the bits depend on: the text up to the last of these blocks, the model, and the rank.
+  uint64_t name = 0;
+  std::vector<uint8_t> bytes;
 };
 
 }  // namespace outrider

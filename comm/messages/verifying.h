@@ -75,16 +75,36 @@ struct HiddenStateRequest {
 };
 constexpr int64_t kMaxHiddenStateBytes = int64_t{32} << 20;  // limit for all rows of a plan
 
+// A group that only prefills sends whole blocks of a sequence's keys and values, [first, first + count), to
+// the group that will decode it: each rank to the same rank there, as KvBlocks.
+struct BlockExport {
+  SequenceId sequence;
+  uint64_t transfer = 0;  // its number: 1, 2, ...
+  Position first;
+  int32_t count = 0;   // tokens
+  uint64_t inbox = 0;  // of the other group, as in its Hello
+};
+// That group takes them in, if all its ranks have them all: the sequence then has keys and values of `count`
+// tokens more. Otherwise nothing happens.
+struct BlockImport {
+  SequenceId sequence;
+  uint64_t transfer = 0;
+  Position first;  // == kv length
+  int32_t count = 0;
+};
+
 // Every target rank replays the same plans, so block tables never travel.
 struct StepPlan {
   uint64_t step = 0;
   // Sum of state_hash_term over open sequences and of prefix_hash_term over prefixes, before this plan is
   // applied.
   uint64_t state_hash = 0;
-  std::vector<PrefixChange> prefixes;  // applied first, in this order
-  std::vector<SequenceId> closes;      // applied second
-  std::vector<Open> opens;             // applied third
+  std::vector<BlockExport> exports;    // of sequences that are open before the plan; applied first
+  std::vector<PrefixChange> prefixes;  // applied second, in this order
+  std::vector<SequenceId> closes;      // applied third
+  std::vector<Open> opens;             // applied fourth
   std::vector<PlanEntry> entries;
+  std::vector<BlockImport> imports;  // of open sequences without an entry; applied after the pass
   std::vector<HiddenStateRequest> hidden_states;  // at most one for a sequence, which is open after the opens
 };
 
@@ -141,6 +161,8 @@ struct StepResult {
   int64_t draft_ns = 0;       // for all drafts together
   // The requested rows, in plan order, as far as available. A sequence's rows may come in consecutive parts.
   std::vector<HiddenStateRows> hidden_states;
+  std::vector<int64_t> exported;  // bytes sent by all ranks, for each export; 0: some rank could not send
+  std::vector<uint8_t> imported;  // for each import, 1: its blocks are there now; 0: nothing happened
 };
 
 }  // namespace outrider

@@ -114,6 +114,14 @@ constexpr Counter<EventCounts> kEventCounters[] = {
      "Tokens of these drafts."},
     {&EventCounts::text_accepted, "drafts", "text_accepted_tokens", "text_accepted_tokens_total",
      "Those of them that were accepted."},
+    {&EventCounts::handoffs, "prefill_groups", "prompts", "prefill_prompts_total",
+     "Prompts that one target group prefilled and another decodes."},
+    {&EventCounts::handoffs_lost, "prefill_groups", "fallbacks", "prefill_fallbacks_total",
+     "Prompts that a target group computed itself, because the blocks of another did not arrive."},
+    {&EventCounts::handoff_blocks, "prefill_groups", "blocks", "prefill_blocks_total",
+     "Blocks of keys and values that came from a target group that only prefills."},
+    {&EventCounts::handoff_bytes, "prefill_groups", "bytes", "prefill_bytes_total",
+     "Bytes of keys and values that such groups sent, from all ranks."},
 };
 static_assert(sizeof(EventCounts) == std::size(kEventCounters) * sizeof(int64_t),
               "a counter has no line above");

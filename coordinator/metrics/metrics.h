@@ -223,6 +223,9 @@ struct EventCounts {
   int64_t head_rounds_at_target = 0, head_rounds_at_worker = 0, place_trials = 0;
   int64_t ranked_rows = 0;                                       // whose best tokens went to draft workers
   int64_t text_rounds = 0, text_drafted = 0, text_accepted = 0;  // with a text draft beside a model
+  // Prompts that one group prefilled and another decodes, and prompts whose blocks did not arrive.
+  int64_t handoffs = 0, handoffs_lost = 0;
+  int64_t handoff_blocks = 0, handoff_bytes = 0;  // taken in by a group, and sent by all ranks
 };
 
 // Bytes that bypass the coordinator: q from workers to the target's ranks, and hidden states from the

@@ -53,6 +53,8 @@ class TargetGroup {
   bool drafts() const { return own_kind_ != 0; }
   // Whether its head can draft in two places, here and at workers.
   bool has_two_places() const { return drafts() && hidden_state_head() != 0; }
+  // It prefills prompts for other groups, and decodes none.
+  bool only_prefills() const { return hello_.only_prefills; }
   int32_t max_context() const { return max_context_of(hello_); }
   // The context of a group with this Hello.
   int32_t max_context_of(const Hello& hello) const {
@@ -69,6 +71,7 @@ class TargetGroup {
 
   const int32_t index;     // among the groups of a coordinator
   int32_t in_prefill = 0;  // sequences that it still prefills
+  size_t expected = 0;     // requests that will come from a group that only prefills, with its next plan
   RoundTimes times;
   DrafterCosts costs;
   KvLedger kv;

@@ -143,6 +143,16 @@ struct DraftDebt {
   bool is_due() const { return owed > newest; }
 };
 
+// A prompt that one group prefills and another decodes (PromptHandoffs).
+struct Handoff {
+  int32_t prefill_to = 0;        // above 0: its group only prefills, these whole blocks of tokens
+  uint64_t transfer = 0;         // of its blocks; 0: none is decided, or no blocks are awaited any more
+  int32_t from = -1, to = -1;    // groups
+  int32_t first = 0, end = 0;    // tokens whose blocks are sent
+  uint64_t inbox = 0;            // of the group `to`
+  Clock::time_point deadline{};  // behind it the prompt is computed there
+};
+
 struct LiveRequest {
   LiveRequest(SequenceId id, Request asked)
       : request(std::move(asked)), sequence(id, std::move(request.prompt)) {
@@ -174,6 +184,18 @@ struct LiveRequest {
     return recomputes() && sequence.target.open && sequence.target.kv_length == sequence.committed() - 1;
   }
 
+  // A prefill ends with this many tokens in the KV cache: in a group that only prefills before its last
+  // block, after a preemption before the last token, whose round goes on; else with the first round.
+  int32_t prefill_end() const {
+    return handoff.prefill_to > 0 ? handoff.prefill_to : sequence.committed() - (recomputes() ? 1 : 0);
+  }
+  // In a group that only prefills: its part is done.
+  bool has_prefilled() const {
+    return handoff.prefill_to > 0 && sequence.target.open && sequence.target.kv_length >= handoff.prefill_to;
+  }
+  // In a group that decodes: the blocks of its prompt are under way.
+  bool awaits_blocks() const { return handoff.prefill_to == 0 && handoff.transfer > 0; }
+
   // Applies the grammar to the round's draft.
   void constrain() {
     if (constraint) constraint->settle(round.draft, request.sampling.rule, round.room, round.masks);
@@ -203,6 +225,7 @@ struct LiveRequest {
     const bool back = state == RequestState::kVerifying && round.used && round.has_draft;
     sequence.target.open = false;
     kv = {};
+    handoff = {};
     round.used = false;
     round.read_prompt = true;  // its time is no measure of a round
     if (state == RequestState::kVerifying) become(RequestState::kPrefill);
@@ -238,6 +261,7 @@ struct LiveRequest {
   DraftDebt debt;
   TextAsks text_asks;
   RoundInFlight round;
+  Handoff handoff;
   KvShare kv;  // while it is open on the target
   Clock::time_point ready_at{};
   size_t open_bytes = 0;  // of the frame of the prompt's Open

@@ -31,6 +31,11 @@ struct ProtocolOptions {
   int32_t gamma_max = kDefaultGammaMax;
   bool may_draft = true;      // false: there is no draft worker, and none may join
   int32_t target_groups = 1;  // the number that may join, of one model; a request runs in one group
+  // Among these, groups that only prefill prompts and send the blocks to other groups (PromptHandoffs).
+  int32_t prefill_groups = 0;
+  int32_t min_handoff_tokens = 64;  // fewer are prefilled in the group that decodes them
+  std::chrono::milliseconds handoff_timeout{
+      10'000};  // then a prompt is computed where its blocks are missing
   // Target groups are programs of their own that come and go (TrustZone::kTargets).
   bool targets_join = false;
   int32_t groups_to_begin = 0;      // groups that must be connected before the first request; 0: all

@@ -63,6 +63,14 @@ int64_t RequestTable::lose_group() {
   return back;
 }
 
+std::unique_ptr<LiveRequest> RequestTable::take(SequenceId id) {
+  auto at = live_.extract(id);
+  CHECK(!at.empty() && !at.mapped()->finished(), "request {} does not run here", id.value());
+  --running_;
+  index_.erase(id.value());
+  return std::move(at.mapped());
+}
+
 RequestMap RequestTable::take_all() {
   running_ = 0;
   for (const auto& [id, live] : live_) index_.erase(id.value());

@@ -47,6 +47,8 @@ class RequestTable {
   // The group is gone: drops finished requests, and resets the others to their committed text. Returns the
   // number of drafts in outstanding plans that wait for a draft again.
   int64_t lose_group();
+  // Removes and returns a request that has not finished, which goes on in another group.
+  std::unique_ptr<LiveRequest> take(SequenceId id);
   // Removes and returns all requests.
   RequestMap take_all();
   // Null: unknown, or finished and closed.

@@ -8,7 +8,7 @@ namespace {
 
 // Upper bounds of the frame of a StepPlan: kPlanBytes, and for each entry kEntryBytes and the frames of its
 // Open and Draft.
-constexpr size_t kPlanBytes = 256, kEntryBytes = 144, kChangeBytes = 24;
+constexpr size_t kPlanBytes = 256, kEntryBytes = 144, kChangeBytes = 24, kBlocksBytes = 40;
 // Each scored row of a prompt needs logits over the whole vocabulary, and room in the result.
 constexpr int32_t kScoredChunk = 64;
 
@@ -29,6 +29,14 @@ size_t entry_bytes(const LiveRequest& live) {
   if (is_ready)
     return bytes + live.round.masks.bytes + static_cast<size_t>(live.round.masks.forced) * sizeof(TokenId);
   return bytes + kMaskBytes + most_set_bytes(live.constraint->vocab_size());  // of the first row
+}
+
+// Blocks can only follow whole blocks.
+PrefixIndex::Match beginning_of_import(const LiveRequest& live, PrefixIndex::Match found) {
+  if (found.length >= live.handoff.end) return found;
+  found.part = PrefixIndex::kNoNode;
+  found.length -= found.length % static_cast<int32_t>(kBlockTokens);
+  return found;
 }
 
 }  // namespace
@@ -72,8 +80,8 @@ bool StepPlanner::waits_for_prompt(const LiveRequest& live, int32_t known,
                                    const RequestTable& requests) const {
   return std::any_of(requests.all().begin(), requests.all().end(), [&](const auto& item) {
     const LiveRequest& other = *item.second;
-    const bool reads = other.running() && other.sequence.target.open &&
-                       other.sequence.target.kv_length < other.sequence.prompt_length();
+    const int32_t end = std::min(other.prefill_end(), other.sequence.prompt_length());
+    const bool reads = other.running() && other.sequence.target.open && other.sequence.target.kv_length < end;
     return reads && &other != &live && kv_.should_wait_for(live, other, known);
   });
 }
@@ -84,7 +92,7 @@ bool StepPlanner::open(LiveRequest& live, const PrefixIndex::Match& found, StepP
   plan_->bytes += live.open_bytes + static_cast<size_t>(live.sequence.emitted()) * sizeof(TokenId);
   step->opens.push_back(live.open());
   live.sequence.target_opened(match->length);
-  if (!live.recomputes()) live.metrics.cached_tokens = match->length;
+  if (!live.recomputes() && !live.awaits_blocks()) live.metrics.cached_tokens = match->length;
   return true;
 }
 
@@ -112,6 +120,8 @@ bool StepPlanner::find_room(LiveRequest& live, int32_t tokens, RequestTable& req
     kv_.close(*last);
     step->closes.push_back(last->id());
     last->sequence.target.open = false;
+    plan_->lost_handoffs += last->awaits_blocks();
+    if (last->awaits_blocks()) last->handoff = {};
     if (last->state == RequestState::kReady) last->become(RequestState::kPrefill);
     plan_->gave_up.push_back(last);
   }
@@ -152,11 +162,13 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t seq_slo
   StepPlan step = begin(requests, now);
   const int32_t most_rows = prefill.empty() ? options_.max_rows_per_step : decode_rows();
   const size_t most_bytes = prefill.empty() ? options_.max_bytes_per_step : decode_bytes();
+  hand_over(requests, &step);
   add_ready(requests, most_rows, most_bytes, &step);
   add_prefill(requests, seq_slots, &step);
   kv_.finish(step);
   plan_->bytes += step.prefixes.size() * kChangeBytes;
-  if (step.entries.empty() && step.closes.empty() && step.opens.empty() && step.prefixes.empty()) {
+  if (step.entries.empty() && step.closes.empty() && step.opens.empty() && step.prefixes.empty() &&
+      step.imports.empty()) {
     plan_.reset();  // all requests wait for blocks or drafts
     --next_step_;
     return std::nullopt;
@@ -176,6 +188,45 @@ void StepPlanner::add_ready(RequestTable& requests, int32_t most_rows, size_t mo
   }
 }
 
+// Closes prompts whose part here is done, and sends their blocks away. Their group is decided.
+void StepPlanner::hand_over(RequestTable& requests, StepPlan* step) {
+  for (LiveRequest* live : requests.in_state(RequestState::kPrefill)) {
+    const Handoff& handoff = live->handoff;
+    if (!live->has_prefilled() || handoff.transfer == 0) continue;
+    step->exports.push_back({.sequence = live->id(),
+                             .transfer = handoff.transfer,
+                             .first = Position(handoff.first),
+                             .count = handoff.end - handoff.first,
+                             .inbox = handoff.inbox});
+    kv_.close(*live);
+    step->closes.push_back(live->id());
+    live->sequence.target.open = false;
+    plan_->handed_over.push_back(live->id());
+    plan_->bytes += kBlocksBytes + sizeof(uint64_t);
+  }
+}
+
+// The sequence must begin with the blocks that the transfer assumes, or with more.
+void StepPlanner::add_import(LiveRequest& live, RequestTable& requests, StepPlan* step) {
+  const Handoff& handoff = live.handoff;
+  const int32_t there = live.sequence.target.kv_length;
+  if (there >= handoff.first && there < handoff.end) {
+    if (plan_->bytes + kBlocksBytes > options_.max_bytes_per_step ||
+        !find_room(live, handoff.end, requests, step))
+      return;
+    step->imports.push_back({.sequence = live.id(),
+                             .transfer = handoff.transfer,
+                             .first = Position(there),
+                             .count = handoff.end - there});
+    plan_->imports.push_back({.live = &live, .count = handoff.end - there});
+    plan_->bytes += kBlocksBytes;
+    live.become(RequestState::kVerifying);
+    return;
+  }
+  plan_->lost_handoffs += there < handoff.first;  // else another request brought the same beginning
+  live.handoff = {};
+}
+
 void StepPlanner::add_prefill(RequestTable& requests, size_t seq_slots, StepPlan* step) {
   auto open_count =
       static_cast<size_t>(std::count_if(requests.all().begin(), requests.all().end(),
@@ -188,9 +239,11 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t seq_slots, StepPlan
     });
   for (LiveRequest* live : waiting) {
     if (std::find(plan_->gave_up.begin(), plan_->gave_up.end(), live) != plan_->gave_up.end()) continue;
+    if (live->has_prefilled() || (live->handoff.prefill_to > 0 && live->handoff.transfer > 0)) continue;
     const bool is_new = !live->sequence.target.open;
     if (is_new && (is_full || open_count >= seq_slots)) continue;
-    const auto found = is_new ? kv_.find(*live) : PrefixIndex::Match();
+    auto found = is_new ? kv_.find(*live) : PrefixIndex::Match();
+    if (live->awaits_blocks()) found = beginning_of_import(*live, found);
     if (is_new && waits_for_prompt(*live, found.length, requests)) continue;
     const bool scores = live->request.prompt_logprobs >= 0 && !live->recomputes();
     const int32_t room =
@@ -206,8 +259,12 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t seq_slots, StepPlan
       live->become(RequestState::kReady);  // prefilled: its round is next
       continue;
     }
-    const int32_t end = live->sequence.committed() - (live->recomputes() ? 1 : 0);
-    const int32_t input_count = std::min(end - live->sequence.target.kv_length, room);
+    if (live->awaits_blocks()) {
+      add_import(*live, requests, step);
+      if (live->awaits_blocks()) continue;
+    }
+    const int32_t input_count = std::min(live->prefill_end() - live->sequence.target.kv_length, room);
+    if (input_count <= 0) continue;  // a group that only prefills found all of it
     if (find_room(*live, live->sequence.target.kv_length + input_count, requests, step))
       add(*live, input_count, plan_->sent_at, step);
   }

@@ -21,10 +21,19 @@ struct PlannedEntry {
   int32_t first_scored = 0, scored = -1;
 };
 
+// Blocks of a prompt that the group takes in, if they are there.
+struct PlannedImport {
+  LiveRequest* live = nullptr;
+  int32_t count = 0;  // tokens
+};
+
 struct OutstandingPlan {
   uint64_t step = 0;
   std::vector<PlannedEntry> entries;
   std::vector<LiveRequest*> gave_up;  // preempted for want of blocks; will be prefilled again
+  std::vector<SequenceId> handed_over;  // whose blocks the group sends to another one
+  std::vector<PlannedImport> imports;
+  int32_t lost_handoffs = 0;  // blocks that were awaited and are of no use any more
   int32_t rows = 0;
   size_t bytes = 0;       // of its frame, at most
   int64_t context = 0;    // summed over the entries
@@ -69,6 +78,8 @@ class StepPlanner {
   bool waits_for_prompt(const LiveRequest& live, int32_t known, const RequestTable& requests) const;
   void add_ready(RequestTable& requests, int32_t most_rows, size_t most_bytes, StepPlan* step);
   void add_prefill(RequestTable& requests, size_t seq_slots, StepPlan* step);
+  void hand_over(RequestTable& requests, StepPlan* step);
+  void add_import(LiveRequest& live, RequestTable& requests, StepPlan* step);
   bool comes_before(const LiveRequest& a, const LiveRequest& b) const;
   bool find_room(LiveRequest& live, int32_t tokens, RequestTable& requests, StepPlan* step);
   bool open(LiveRequest& live, const PrefixIndex::Match& found, StepPlan* step);

@@ -121,6 +121,9 @@ Status complete_bench_options(BenchOptions& o) {
   if (models.data_parallel_size != 1)
     return unsupported(fmt::format("--data-parallel-size {}: the bench measures one target group; drop it",
                                    models.data_parallel_size));
+  if (models.prefill_groups != 0)
+    return unsupported(fmt::format("--prefill-groups {}: the bench measures one target group; drop it",
+                                   models.prefill_groups));
   if (!o.cluster.mpi.layout.empty()) return unsupported("--layout: the bench measures one process; drop it");
   ASSIGN_OR_RETURN(const Rule rule, resolve_rule(o.request.rule, o.request.temperature));
   if (!is_match_rule(rule))

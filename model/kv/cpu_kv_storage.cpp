@@ -140,6 +140,40 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
     std::memcpy(state({to, 0}), state({from, 0}), static_cast<size_t>(kBlockTokens * hidden_state_bytes()));
 }
 
+template <class Each>
+void CpuKvStorage::for_each_part(int32_t block, const Each& each) const {
+  const auto at = static_cast<size_t>(block);
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i);
+    if (!shape_.holds(layer)) continue;
+    const auto keys = static_cast<size_t>(key_bytes(layer)), values = static_cast<size_t>(value_bytes(layer));
+    each(std::span(keys_[i].data() + keys * at, keys));
+    each(std::span(values_[i].data() + values * at, values));
+  }
+  if (shape_.hidden_state_size > 0)
+    each(std::span(state({block, 0}), static_cast<size_t>(kBlockTokens * hidden_state_bytes())));
+}
+
+int64_t CpuKvStorage::block_bytes() const {
+  size_t bytes = 0;
+  for_each_part(0, [&](std::span<std::byte> part) { bytes += part.size(); });
+  return static_cast<int64_t>(bytes);
+}
+
+void CpuKvStorage::read_block(int32_t block, std::span<std::byte> to) const {
+  for_each_part(block, [&](std::span<std::byte> part) {
+    if (!part.empty()) std::memcpy(to.data(), part.data(), part.size());
+    to = to.subspan(part.size());
+  });
+}
+
+void CpuKvStorage::write_block(int32_t block, std::span<const std::byte> from) {
+  for_each_part(block, [&](std::span<std::byte> part) {
+    if (!part.empty()) std::memcpy(part.data(), from.data(), part.size());
+    from = from.subspan(part.size());
+  });
+}
+
 void CpuKvStorage::copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to) {
   CHECK(from.shape_.kv_heads == shape_.kv_heads && from.shape_.head_dim == shape_.head_dim &&
             from.shape_.type == shape_.type && from.shape_.hidden_state_size == shape_.hidden_state_size &&

@@ -29,12 +29,19 @@ class CpuKvStorage final : public KvStorage {
   void copy_block(int32_t from, int32_t to) override;
   void copy_slots(std::span<const KvMove> moves) override;
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
+  int64_t block_bytes() const override;
+  void read_block(int32_t block, std::span<std::byte> to) const override;
+  void write_block(int32_t block, std::span<const std::byte> from) override;
 
  private:
   KvLayerView layer_shape(int64_t index) const;  // without memory
   int64_t key_bytes(int64_t layer) const;        // of one block
   int64_t value_bytes(int64_t layer) const;      // of one block
   int64_t hidden_state_bytes() const;            // of one token
+  // Calls `each` with the memory of every part of a block, in one order: keys and values of each layer, then
+  // hidden states.
+  template <class Each>
+  void for_each_part(int32_t block, const Each& each) const;
   std::byte* state(const KvSlot& at) const {
     return hidden_states_.data() + (at.block * kBlockTokens + at.slot) * hidden_state_bytes();
   }

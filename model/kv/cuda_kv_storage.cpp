@@ -113,6 +113,39 @@ void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
     if (bytes > 0) copy(state(move.to), state(move.from), bytes, stream_);
 }
 
+template <class Each>
+void DeviceKvStorage::for_each_part(int32_t block, const Each& each) const {
+  const auto part = [&](const DeviceBuffer<std::byte>& memory, int64_t bytes) {
+    if (bytes > 0) each(const_cast<std::byte*>(memory.data()) + block * bytes, bytes);
+  };
+  for (size_t l = 0; l < keys_.size(); ++l) {
+    const KvLayer layer = layer_of(shape_, latent_dim_, static_cast<int64_t>(l));
+    part(keys_[l], bytes_of_block(layer));
+    if (layer.has_values()) part(values_[l], bytes_of_block(layer));
+  }
+  part(hidden_states_, kBlockTokens * hidden_state_bytes(shape_));
+}
+
+int64_t DeviceKvStorage::block_bytes() const { return bytes_for(shape_, latent_dim_, 1); }
+
+void DeviceKvStorage::read_block(int32_t block, std::span<std::byte> to) const {
+  use_device(device_);
+  for_each_part(block, [&](const std::byte* at, int64_t bytes) {
+    copy(to.data(), at, bytes, stream_);
+    to = to.subspan(static_cast<size_t>(bytes));
+  });
+  stream_.synchronize();
+}
+
+void DeviceKvStorage::write_block(int32_t block, std::span<const std::byte> from) {
+  use_device(device_);
+  for_each_part(block, [&](std::byte* at, int64_t bytes) {
+    copy(at, from.data(), bytes, stream_);
+    from = from.subspan(static_cast<size_t>(bytes));
+  });
+  stream_.synchronize();
+}
+
 uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
   const int64_t element = outrider::element_bytes(shape_.type);
   use_device(device_);

@@ -26,8 +26,16 @@ class DeviceKvStorage final : public KvStorage {
   void copy_slots(std::span<const KvMove> moves) override;
   // Brings the blocks to the host: for tests.
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
+  int64_t block_bytes() const override;
+  // Both wait for the stream.
+  void read_block(int32_t block, std::span<std::byte> to) const override;
+  void write_block(int32_t block, std::span<const std::byte> from) override;
 
  private:
+  // As CpuKvStorage::for_each_part, in device memory.
+  template <class Each>
+  void for_each_part(int32_t block, const Each& each) const;
+
   KvShape shape_;
   int64_t latent_dim_;
   int device_;

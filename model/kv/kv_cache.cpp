@@ -238,6 +238,30 @@ Status KvCache::keep_path(KvHandle handle, int64_t base, std::span<const int32_t
   return {};
 }
 
+void KvCache::read_blocks(KvHandle handle, int64_t first, std::span<std::byte> to) const {
+  const Sequence& s = sequence(handle);
+  const auto size = static_cast<size_t>(block_bytes());
+  const auto count = static_cast<int64_t>(to.size() / size);
+  CHECK(first >= 0 && (first + count) * kBlockTokens <= s.length, "blocks {} to {} of {} tokens", first,
+        first + count, s.length);
+  for (int64_t i = 0; i < count; ++i)
+    storage_->read_block(s.blocks[static_cast<size_t>(first + i)],
+                         to.subspan(static_cast<size_t>(i) * size, size));
+}
+
+void KvCache::write_blocks(KvHandle handle, int64_t first, std::span<const std::byte> from) {
+  const Sequence& s = sequence(handle);
+  const auto size = static_cast<size_t>(block_bytes());
+  const auto count = static_cast<int64_t>(from.size() / size);
+  CHECK(first >= 0 && (first + count) * kBlockTokens <= s.length, "blocks {} to {} of {} tokens", first,
+        first + count, s.length);
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t block = s.blocks[static_cast<size_t>(first + i)];
+    CHECK(!is_shared(block), "block {} has other owners", block);
+    storage_->write_block(block, from.subspan(static_cast<size_t>(i) * size, size));
+  }
+}
+
 Status KvCache::check_invariants() const {
   std::vector<int32_t> counted(references_.size(), 0);
   for (const Sequence& s : sequences_) {

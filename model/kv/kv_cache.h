@@ -5,6 +5,7 @@
 // calls give the same tables on every rank and on every back-end. One thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -56,6 +57,11 @@ class KvStorage {
   virtual void copy_slots(std::span<const KvMove> moves) = 0;
   // Hash of keys and values of positions [0, length): equal iff bitwise equal content.
   virtual uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const = 0;
+  // One block of all layers, as bytes that a storage of the same back-end and shape takes in. 0 bytes: this
+  // storage cannot.
+  virtual int64_t block_bytes() const { return 0; }
+  virtual void read_block(int32_t, std::span<std::byte>) const {}
+  virtual void write_block(int32_t, std::span<const std::byte>) {}
 };
 
 class KvCache {
@@ -100,6 +106,13 @@ class KvCache {
   // error. kResourceExhausted leaves the sequence as it was; the call needs blocks only where a later fork
   // shares the slots that move.
   Status keep_path(KvHandle handle, int64_t base, std::span<const int32_t> nodes);
+
+  // Blocks as bytes, for the same sequence in another cache of the same back-end and shape (KvStorage).
+  int64_t block_bytes() const { return storage_->block_bytes(); }
+  // Whole blocks from number `first` on, until `to` is full.
+  void read_blocks(KvHandle handle, int64_t first, std::span<std::byte> to) const;
+  // Writes over whole blocks of a sequence, of its own: append() made room for them.
+  void write_blocks(KvHandle handle, int64_t first, std::span<const std::byte> from);
 
   // Length in tokens; after a tree, all its nodes count.
   int64_t length(KvHandle handle) const { return sequence(handle).length; }

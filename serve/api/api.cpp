@@ -287,7 +287,8 @@ void ServedApi::health(const HttpRequest&, const Shared& reply) {
   const int64_t left_alone =
       std::count_if(numbers.overview.workers.begin(), numbers.overview.workers.end(), is_left_alone);
   json reasons = json::array();
-  if (groups == 0) reasons.push_back("no target group is there");
+  if (!numbers.overview.can_decode())
+    reasons.push_back(groups == 0 ? "no target group is there" : "no target group is there that decodes");
   if (options_.cluster.speculates() && workers <= left_alone) reasons.push_back("no draft worker drafts");
   if (const std::string fault = journal_fault(); !fault.empty()) reasons.push_back(fault);
   send(*reply, json{{"status", "ok"},
@@ -300,7 +301,7 @@ void ServedApi::health(const HttpRequest&, const Shared& reply) {
 // Readiness: whether a new request would be computed. For load balancers.
 void ServedApi::ready(const HttpRequest&, const Shared& reply) {
   if (!is_healthy(reply)) return;
-  if (engine_.numbers().overview.groups_here() == 0)
+  if (!engine_.numbers().overview.can_decode())
     return send_error(
         *reply, {.status = 503, .message = "requests wait for a target group to join", .code = "no_target"});
   send(*reply, json{{"status", "ok"}});

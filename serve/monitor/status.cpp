@@ -51,6 +51,7 @@ json worker_json(const WorkerOverview& worker) {
 json group_json(const GroupOverview& group, const GroupTotals& totals) {
   return {
       {"here", group.here},
+      {"role", group.only_prefills ? "prefill" : "decode"},
       {"host", group.host},
       {"running", group.running},
       {"places", group.seq_slots},
@@ -99,7 +100,7 @@ json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const
     groups.push_back(group_json(now.groups[i], i < totals.groups.size() ? totals.groups[i] : GroupTotals()));
   for (const auto& [status, count] : context.responses.all()) responses[std::to_string(status)] = count;
   // Requests are accepted and wait; /ready is 503.
-  const bool lacks_target = engine.state == EngineState::kReady && now.groups_here() == 0;
+  const bool lacks_target = engine.state == EngineState::kReady && !now.can_decode();
   return {{"state", lacks_target ? "waiting for a target" : state_name(engine.state)},
           {"reason", lacks_target ? "requests wait for a target group to join" : engine.reason},
           {"model", context.model},

@@ -141,6 +141,18 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
                  "groups")
       ->group("Models")
       ->capture_default_str();
+  app.add_option("--prefill-groups", m.prefill_groups,
+                 "Target groups that only prefill, beside those of --data-parallel-size: they compute long "
+                 "prompts, and send the keys and values to the group that decodes. The text does not depend "
+                 "on it")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option(
+         "--min-prefill-tokens", m.min_prefill_tokens,
+         "With --prefill-groups: a prompt with fewer tokens that are not cached is prefilled where it "
+         "is decoded")
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--draft-tensor-parallel-size", m.draft_tensor_parallel_size,
                  "Ranks that a draft model is split over, of each draft worker: 1, 2, 4 or 8. Drafts do not "
                  "depend on it")

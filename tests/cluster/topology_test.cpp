@@ -114,6 +114,44 @@ TEST(Topology, BadLayoutsNameTheFlagAndTheRemedy) {
   }
 }
 
+TEST(Topology, GroupsThatOnlyPrefillComeFirst) {
+  const auto layout = parse_layout("coordinator=1,target=prefill:1x2,decode:2x2,draft=1", 8);
+  ASSERT_TRUE(layout.ok()) << layout.status().message();
+  const Topology topology(*layout, on_one_host(8));
+  EXPECT_EQ(topology.groups(), 3);
+  EXPECT_EQ(topology.prefill_groups(), 1);
+  EXPECT_EQ(topology.tp_size(), 2);
+  EXPECT_EQ(topology.at(Rank(7)).role, Role::kDraft);
+  EXPECT_NE(topology.describe().find("leader of group 0, which only prefills"), std::string::npos)
+      << topology.describe();
+  EXPECT_EQ(*parse_layout("target=prefill:1x1,decode:1x1", 3),
+            (Layout{{Role::kCoordinator, 1}, {Role::kTarget, 2, 2, 1, 1}}));
+  EXPECT_EQ(*default_layout(3, 2, 1, 1), (Layout{{Role::kCoordinator, 1}, {Role::kTarget, 2, 2, 1, 1}}));
+  EXPECT_TRUE(parse_layout("target=prefill:1x2,decode:2x2", 7, 3, 1, 1).ok());
+  const auto refusal = [](const char* text, int world, int groups = 1, int prefill = 0) {
+    const auto refused = parse_layout(text, world, groups, 1, prefill);
+    return refused.ok() ? "" : refused.status().message();
+  };
+  for (const char* text :
+       {"target=decode:1x1,prefill:1x1", "target=prefill:2", "target=prefill:1x1,decode:2"})
+    EXPECT_NE(refusal(text, 3).find("target=prefill:1x2,decode:2x2 is"), std::string::npos)
+        << refusal(text, 3);
+  EXPECT_EQ(refusal("target=prefill:1x1", 2),
+            "--layout target=prefill:1x1: target=prefill:... needs decode:GROUPSxRANKS behind it");
+  EXPECT_EQ(refusal("target=prefill:1x1,decode:0x1", 2),
+            "--layout target=prefill:1x1,decode:0x1: target=0x1: it is groups and the ranks of each, as in "
+            "target=2x4, which is two groups of four ranks");
+  EXPECT_EQ(refusal("target=prefill:1x2,decode:1x4", 7),
+            "--layout target=prefill:1x2,decode:1x4: groups that prefill have 2 ranks each, and groups that "
+            "decode 4: give both the same number");
+  EXPECT_EQ(refusal("target=prefill:1x1,decode:1x1", 3, 3, 2),
+            "--layout target=prefill:1x1,decode:1x1: --prefill-groups 2 but it names 1; say "
+            "target=prefill:2xRANKS,decode:1xRANKS, or drop the flag");
+  EXPECT_EQ(refusal("target=2x1", 3, 3, 1),
+            "--layout target=2x1: --prefill-groups 1 but it names 0; say "
+            "target=prefill:1xRANKS,decode:2xRANKS, or drop the flag");
+}
+
 TEST(Topology, GroupsOfTargets) {
   const auto layout = parse_layout("coordinator=1,target=2x4,draft=1", 10);
   ASSERT_TRUE(layout.ok()) << layout.status().message();

@@ -160,8 +160,9 @@ TEST(Codec, QRowsArePackedAndKeepTheirValues) {
 }
 
 // A plan with one row of q. Behind the row come the entry's worker, next gamma and round, stop rule, tree and
-// prompt_logprobs, how many masks there are, and how many states the plan asks for.
-constexpr ptrdiff_t kAfterRow = 8 + 4 + 4 + (1 + 4 + 4) + 1 + 4 + 8 + 1 + 8;
+// prompt_logprobs, how many masks there are, and how many states the plan asks for, exports and imports of
+// blocks.
+constexpr ptrdiff_t kAfterRow = 8 + 4 + 4 + (1 + 4 + 4) + 1 + 4 + 8 + 1 + 8 + 8 + 8;
 Bytes plan_with(const QRow& row) {
   StepPlan plan;
   PlanEntry& entry = plan.entries.emplace_back();
@@ -361,7 +362,7 @@ TEST(Codec, RefusesHostileHiddenStates) {
   fails({Poke{1, 8}}, "codes of so many bits");
   fails({Poke{1, 0}}, "codes of so many bits");
   fails({Poke{2, 0}}, "more elements than the limit");
-  fails({Poke{2, 127}}, "more elements than the frame can hold");
+  fails({Poke{1, 7}, Poke{2, 127}}, "more elements than the frame can hold");
   fails({Poke{3, 0x80}, Poke{4, 0x7f}}, "a number that is not finite");  // the scale
   fails({Poke{7, 0x80}, Poke{8, 0x7f}}, "a number that is not finite");  // the maximum
   fails({Poke{9, 0x77}, Poke{10, 0x08}}, "states in the wrong form");    // -1, -1, 1: a bit is enough

@@ -135,7 +135,7 @@ class RandomMessages {
   void fill(Hello& m) {
     fill_all(m.role, m.generation, m.model, m.vocabulary_beginnings, m.max_sequences, m.slices,
              m.head_fingerprint, m.co_located_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
-             m.successors, m.finds_text, m.drafts_blocks, m.max_prefill);
+             m.successors, m.finds_text, m.drafts_blocks, m.max_prefill, m.only_prefills, m.block_inbox);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
@@ -184,14 +184,18 @@ class RandomMessages {
   void fill(PrefixChange::Kind& value) { value = static_cast<PrefixChange::Kind>(below(2)); }
   void fill(PrefixChange& m) { fill_all(m.kind, m.prefix, m.sequence, m.length); }
   void fill(StepPlan& m) {
-    fill_all(m.step, m.state_hash, m.prefixes, m.closes, m.opens, m.entries, m.hidden_states);
+    fill_all(m.step, m.state_hash, m.exports, m.prefixes, m.closes, m.opens, m.entries, m.imports,
+             m.hidden_states);
   }
   void fill(HiddenStateRequest& m) { fill_all(m.sequence, m.first, m.count, m.worker); }
   void fill(PromptScores& m) { fill_all(m.sequence, m.logprobs); }
   void fill(StepResult& m) {
     fill_all(m.step, m.verdicts, m.scores, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns,
-             m.hidden_states);
+             m.hidden_states, m.exported, m.imported);
   }
+  void fill(BlockExport& m) { fill_all(m.sequence, m.transfer, m.first, m.count, m.inbox); }
+  void fill(BlockImport& m) { fill_all(m.sequence, m.transfer, m.first, m.count); }
+  void fill(KvBlocks& m) { fill_all(m.transfer, m.first, m.count, m.name, m.bytes); }
   void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows, m.weights); }
   void fill(LinkOffer& m) { fill_all(m.worker, m.id, m.hidden_states); }
   void fill(QTransfer& m) { fill_all(m.sequence, m.round, m.worker, m.number, m.sums, m.drafted); }

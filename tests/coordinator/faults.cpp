@@ -4,7 +4,8 @@ namespace outrider {
 
 FaultCounts& FaultCounts::operator+=(const FaultCounts& more) {
   drop += more.drop, duplicate += more.duplicate, corrupt += more.corrupt, refuse_send += more.refuse_send;
-  worker_death += more.worker_death, target_failure += more.target_failure, cancel += more.cancel;
+  worker_death += more.worker_death, target_failure += more.target_failure, cancel += more.cancel,
+      lose_blocks += more.lose_blocks;
   return *this;
 }
 

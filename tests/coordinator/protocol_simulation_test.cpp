@@ -130,6 +130,50 @@ Schedule random_groups(uint64_t seed) {
   return schedule;
 }
 
+// The same with one or two groups that only prefill, and at least one that decodes.
+Schedule random_prefill_groups(uint64_t seed) {
+  Schedule schedule = random_groups(seed);
+  std::mt19937_64 random(seed * 5 + 3);
+  ProtocolOptions& options = schedule.options;
+  options.prefill_groups = pick(random, 1, 2);
+  options.target_groups = options.prefill_groups + pick(random, 1, 2);
+  options.min_handoff_tokens = pick(random, 1, 33);
+  options.handoff_timeout = std::chrono::milliseconds(pick(random, 2, 20));
+  if (schedule.kv_blocks > 0) schedule.kv_blocks += 2;
+  for (SimulatedRequest& simulated : schedule.requests) {  // longer prompts, some of which begin alike
+    auto& prompt = simulated.request.prompt;
+    const auto more = static_cast<size_t>(pick(random, 0, 60));
+    const int step = pick(random, 1, 3);
+    for (size_t i = 0; i < more && prompt.size() < 70; ++i)
+      prompt.insert(prompt.begin(), TokenId(1 + (static_cast<int32_t>(i) * step) % (kToyVocab - 1)));
+  }
+  return schedule;
+}
+
+// Most prompts are prefilled in one group and decoded in another; texts are those of plain decoding.
+TEST_F(ProtocolSimulation, GroupsThatOnlyPrefill) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run(seed, {}, random_prefill_groups(seed));
+  EXPECT_GT(handoffs_, 1000);
+  EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(preemptions_, 20);
+}
+
+// Blocks that are lost, groups of both kinds that die and return, requests that are cancelled on their way.
+TEST_F(ProtocolSimulation, PromptsThatAreHandedOverSurviveFaults) {
+  for (uint64_t seed = 0; seed < 2 * kSchedules && !HasFailure(); ++seed) {
+    Faults faults = seed % 3 == 0 ? everything(seed, 0.003, 0.7) : Faults{.target_failure = 0.003};
+    faults.lose_blocks = seed % 2 == 0 ? 0.3 : 0.0;
+    faults.cancel = 0.01;
+    run(seed, faults, random_prefill_groups(seed));
+  }
+  EXPECT_GT(handoffs_, 1000);
+  EXPECT_GT(handoffs_lost_, 300);
+  EXPECT_GT(struck_.lose_blocks, 300);
+  EXPECT_GT(struck_.target_failure, 300);
+  EXPECT_GT(failovers_, 100);
+}
+
 TEST_F(ProtocolSimulation, SeveralTargetGroups) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {}, random_groups(seed));
   EXPECT_GT(accepted_, 1000);

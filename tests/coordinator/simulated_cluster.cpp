@@ -34,6 +34,7 @@ SimulatedCluster::SimulatedCluster(uint64_t seed, ProtocolOptions options, Gamma
       max_rows_(options.max_rows_per_step),
       places_(std::min(options.max_num_seqs, kTargetSequences)),
       kv_blocks_(kv_blocks > 0 ? kv_blocks : roomy_blocks(options, seed)),
+      prefill_groups_(options.prefill_groups),
       targets_(static_cast<size_t>(options.target_groups)),
       ranks_(ranks, kTargetSequences, options.max_rows_per_step) {
   CHECK(ranks == 0 || targets_.size() == 1, "slices go to the doors of one group");
@@ -110,6 +111,8 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
   target.target->max_sequences = static_cast<size_t>(places_);
   target.target->drafts = drafts_at_targets_;
   target.target->accuracy = accuracy_;
+  const auto place = static_cast<uint64_t>(&target - targets_.data());
+  target.target->only_prefills = place < static_cast<uint64_t>(prefill_groups_);
   SliceEndpoints endpoints;
   endpoints.of_rank.assign(static_cast<size_t>(ranks_.count()), {.endpoint = "tcp://nowhere:1", .gpu = {}});
   step(MessageReceived{peer, Hello{.role = Role::kTarget,
@@ -120,7 +123,9 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
                                    .co_located_drafter = drafts_at_targets_ ? uint64_t{1} : 0,
                                    .kv_blocks = kv_blocks_,
                                    .hidden_state_head = hidden_states_ ? kToyHiddenStateHead : 0,
-                                   .hidden_state_width = hidden_states_ ? 1 : 0}});
+                                   .hidden_state_width = hidden_states_ ? 1 : 0,
+                                   .only_prefills = target.target->only_prefills,
+                                   .block_inbox = target.target->only_prefills ? 0 : place + 1}});
 }
 
 // Half of the targets that die hang without a message, and the step deadline detects them. Some targets
@@ -130,8 +135,8 @@ void SimulatedCluster::target_dies(Target& target) {
   target.verification.reset();
   if (target.error.empty()) target.error = target.target->error();
   target.prefix_tokens += target.target->prefix_tokens();
-  all_targets_failed_ |=
-      std::all_of(targets_.begin(), targets_.end(), [](const Target& each) { return each.failed; });
+  all_targets_failed_ |= std::all_of(targets_.begin() + prefill_groups_, targets_.end(),  // those that decode
+                                     [](const Target& each) { return each.failed; });
   if (chance(0.5))
     network_.after(delay_us(), [this, peer = target.peer] {
       step(MessageReceived{peer, Failure{"simulated"}});
@@ -178,10 +183,19 @@ void SimulatedCluster::try_verify(Target& target) {
     for (const Verdict& verdict : result.verdicts)
       if (verdict.sequence == entry.sequence && verdict.draft_lost) cut_off_.insert(entry.worker);
   target.verification.reset();
+  for (ToyTarget::Blocks& blocks : target.target->take_exports()) send_blocks(std::move(blocks));
   if (result.drafts.empty()) return step(MessageReceived{target.peer, result});
   result.draft_ns = draft_us_ * 1000;
   network_.after(draft_us_, [this, &target, result] {
     if (!target.failed) step(MessageReceived{target.peer, result});
+  });
+}
+
+void SimulatedCluster::send_blocks(ToyTarget::Blocks blocks) {
+  if (strikes(faults_.lose_blocks, struck_.lose_blocks)) return;
+  network_.after(5 * delay_us(), [this, blocks = std::move(blocks)] {
+    const auto& to = targets_.at(blocks.inbox - 1).target;
+    if (to) to->arrive(blocks);
   });
 }
 

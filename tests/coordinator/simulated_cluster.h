@@ -87,6 +87,7 @@ class SimulatedCluster {
   void send_to_target(Target& target, const Message& message);
   void begin_step(Target& target, const StepPlan& plan);
   void try_verify(Target& target);
+  void send_blocks(ToyTarget::Blocks blocks);
   Status send_slice(PeerId peer, int rank, const QSlice& slice);
   void send_to_worker(PeerId peer, Message& message);
   void send_from_worker(PeerId peer, Message message);
@@ -119,6 +120,7 @@ class SimulatedCluster {
   };
   const int32_t max_rows_, places_;
   const int64_t kv_blocks_;
+  const int32_t prefill_groups_;
   std::vector<Target> targets_;
   SimulatedRanks ranks_;
   std::set<Generation> cut_off_;  // workers of which slices were lost

@@ -212,6 +212,8 @@ class ProtocolSimulation : public ::testing::Test {
     preemptions_ += cluster.protocol().totals().preemptions;
     prefix_hits_ += cluster.protocol().totals().prefix_hits;
     failovers_ += cluster.protocol().totals().failovers;
+    handoffs_ += cluster.protocol().totals().handoffs;
+    handoffs_lost_ += cluster.protocol().totals().handoffs_lost;
     // Texts that are recomputed after a failure count as no hits.
     EXPECT_LE(cluster.protocol().totals().prefix_hits,
               cluster.prefix_tokens() + 1000 * cluster.struck().target_failure);
@@ -272,6 +274,7 @@ class ProtocolSimulation : public ::testing::Test {
   int64_t sliced_ = 0;  // drafts that were verified by slices
   int64_t prefix_hits_ = 0, preemptions_ = 0, failovers_ = 0;
   std::array<int64_t, 2> groups_used_{};   // target groups, of all schedules: those nothing began in, others
+  int64_t handoffs_ = 0, handoffs_lost_ = 0;
   int64_t told_ = 0;                       // rows of hidden states
   int64_t at_target_ = 0, at_worker_ = 0;  // rounds by where a head drafts
   std::array<int64_t, kDropReasonNames.size()> dropped_{};

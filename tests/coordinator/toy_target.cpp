@@ -45,6 +45,8 @@ StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& l
     hash += state_hash_term(id, static_cast<int64_t>(held.ids.size()), kv_.length(held.kv), held.epoch);
   for (const auto& [id, prefix] : prefixes_) hash += prefix_hash_term(id.value(), kv_.length(prefix));
   check(hash == plan.state_hash, "state hash");
+  StepResult result{.step = plan.step, .verdicts = {}, .forward_ns = 1000, .verify_ns = 100, .commit_ns = 10};
+  for (const BlockExport& blocks : plan.exports) export_blocks(blocks, &result);
   for (const PrefixChange& c : plan.prefixes) change(c);
   for (const SequenceId id : plan.closes) {
     const auto at = sequences_.find(id);
@@ -55,7 +57,6 @@ StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& l
   }
   for (const Open& o : plan.opens) open(o);
   check(sequences_.size() <= max_sequences, "more sequences than it holds");
-  StepResult result{.step = plan.step, .verdicts = {}, .forward_ns = 1000, .verify_ns = 100, .commit_ns = 10};
   std::set<SequenceId> seen;
   int32_t rows = 0;
   for (const PlanEntry& entry : plan.entries) {
@@ -67,6 +68,10 @@ StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& l
       check(false, "entry of an unknown sequence");
   }
   check(rows <= max_rows_, "too many rows");
+  for (const BlockImport& blocks : plan.imports) {
+    check(seen.insert(blocks.sequence).second, "an import beside an entry");
+    import_blocks(blocks, &result);
+  }
   for (const HiddenStateRequest& ask : plan.hidden_states) tell(ask, &result);
   check(kv_.check_invariants().ok(), "the cache is broken");
   return result;
@@ -200,6 +205,40 @@ void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* resu
   if (entry.successors)  // as any target does; no test here reads their values
     result->verdicts.back().successors.assign(static_cast<size_t>((gamma + 1) * kSuccessors), TokenId(0));
   draft_next(entry, held, result);
+}
+
+void ToyTarget::export_blocks(const BlockExport& blocks, StepResult* result) {
+  const auto held = sequences_.find(blocks.sequence);
+  const bool there = held != sequences_.end() &&
+                     blocks.first.value() + blocks.count <= static_cast<int32_t>(kv_.length(held->second.kv));
+  check(there && only_prefills, "exports blocks that are not there");
+  check(blocks.first.value() % kBlockTokens == 0 && blocks.count > 0 && blocks.count % kBlockTokens == 0,
+        "exports a part of a block");
+  result->exported.push_back(int64_t{8} * blocks.count);
+  if (!there) return;
+  Blocks out{.transfer = blocks.transfer, .inbox = blocks.inbox, .first = blocks.first.value(), .hashes = {}};
+  for (int32_t i = 0; i < blocks.count; ++i)
+    out.hashes.push_back(known(held->second, blocks.first.value() + i));
+  exports_.push_back(std::move(out));
+}
+
+void ToyTarget::import_blocks(const BlockImport& blocks, StepResult* result) {
+  const auto held = sequences_.find(blocks.sequence);
+  const bool fits = held != sequences_.end() && kv_.length(held->second.kv) == blocks.first.value() &&
+                    blocks.first.value() + blocks.count < static_cast<int32_t>(held->second.ids.size());
+  check(fits && !only_prefills, "imports blocks that do not fit");
+  const auto arrived = arrived_.find(blocks.transfer);
+  const bool here = fits && arrived != arrived_.end() && arrived->second.first <= blocks.first.value() &&
+                    arrived->second.first + static_cast<int32_t>(arrived->second.hashes.size()) ==
+                        blocks.first.value() + blocks.count;
+  result->imported.push_back(here);
+  if (!here) return;
+  check(kv_.append(held->second.kv, blocks.count).ok(), "there are no blocks left for an import");
+  const auto skipped = blocks.first.value() - arrived->second.first;
+  for (int32_t i = 0; i < blocks.count; ++i)
+    storage_->at(kv_.slot(held->second.kv, blocks.first.value() + i)) =
+        arrived->second.hashes[static_cast<size_t>(skipped + i)];
+  arrived_.erase(arrived);
 }
 
 void ToyTarget::draft_next(const PlanEntry& entry, const Held& held, StepResult* result) {

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/messages/joining.h"
@@ -30,6 +31,15 @@ class ToyTarget {
   size_t prefixes() const { return prefixes_.size(); }
   int64_t prefix_tokens() const { return prefix_tokens_; }  // that opens took from prefixes
   int64_t told() const { return told_; }                    // rows of hidden states
+  // Blocks of keys and values, here hashes: those that plans exported, and those that arrived from others.
+  struct Blocks {
+    uint64_t transfer = 0, inbox = 0;
+    int32_t first = 0;  // token
+    std::vector<uint64_t> hashes;
+  };
+  std::vector<Blocks> take_exports() { return std::exchange(exports_, {}); }
+  void arrive(Blocks blocks) { arrived_.insert_or_assign(blocks.transfer, std::move(blocks)); }
+  bool only_prefills = false;
   const std::string& error() const { return error_; }       // of the first violation
   double nonfinite_chance = 0;
   bool drafts = false;  // for the rounds behind its passes, under rules that need no q; tokens are right
@@ -55,6 +65,8 @@ class ToyTarget {
   uint64_t known(const Held& held, int64_t slot) const;
   void feed(Held& held, int64_t before, TokenId token);
   void handle_entry(const PlanEntry& entry, bool lost, StepResult* result);
+  void export_blocks(const BlockExport& blocks, StepResult* result);
+  void import_blocks(const BlockImport& blocks, StepResult* result);
   void draft_next(const PlanEntry& entry, const Held& held, StepResult* result);
 
   int32_t max_rows_;
@@ -62,6 +74,8 @@ class ToyTarget {
   KvCache kv_;
   std::map<PrefixId, KvPrefix> prefixes_;
   int64_t prefix_tokens_ = 0, told_ = 0;
+  std::vector<Blocks> exports_;
+  std::map<uint64_t, Blocks> arrived_;  // by transfer
   std::optional<uint64_t> last_step_;
   std::map<SequenceId, Held> sequences_;
   std::string error_;

@@ -118,6 +118,8 @@ void Transcript::set(const std::string& key, const std::string& value) {
     options_.step_timeout_min = time;
   } else if (key == "target_timeout_ms") {
     options_.target_timeout = time;
+  } else if (key == "handoff_timeout_ms") {
+    options_.handoff_timeout = time;
   } else if (key == "by_priority") {
     options_.by_priority = number != 0;
   } else {
@@ -126,7 +128,9 @@ void Transcript::set(const std::string& key, const std::string& value) {
                                                      {"max_rows_per_step", &options_.max_rows_per_step},
                                                      {"prefill_chunk", &options_.prefill_chunk},
                                                      {"max_context", &options_.max_context},
-                                                     {"target_groups", &options_.target_groups}};
+                                                     {"target_groups", &options_.target_groups},
+                                                     {"prefill_groups", &options_.prefill_groups},
+                                                     {"min_handoff_tokens", &options_.min_handoff_tokens}};
     if (!numbers.contains(key)) throw std::runtime_error("unknown option " + key);
     *numbers.at(key) = number;
   }
@@ -181,6 +185,8 @@ Event Transcript::parse_hello(Line& line) {
                  .isa = "none"};
   hello.max_sequences = static_cast<int32_t>(line.setting("sequences", 8));
   hello.kv_blocks = line.setting("kv_blocks", 0);
+  hello.only_prefills = line.setting("only_prefills", 0) != 0;
+  hello.block_inbox = static_cast<uint64_t>(line.setting("inbox", 0));
   return MessageReceived{peer(name), hello,
                          line.is("door", "outside")   ? TrustZone::kOutside
                          : line.is("door", "targets") ? TrustZone::kTargets
@@ -233,6 +239,8 @@ Event Transcript::parse_result(Line& line) {
   const StepPlan& plan = plans_[from];
   StepResult result{.step = static_cast<uint64_t>(line.setting("step", static_cast<int64_t>(plan.step))),
                     .verdicts = {}};
+  result.exported.assign(plan.exports.size(), line.setting("exported", 1000));
+  result.imported.assign(plan.imports.size(), static_cast<uint8_t>(line.setting("imported", 0)));
   while (line.more()) {
     Verdict verdict{.sequence = SequenceId(static_cast<uint64_t>(line.number())),
                     .epoch = {},
@@ -311,6 +319,9 @@ std::string Transcript::show_message(const std::string& peer, const Message& mes
 std::string Transcript::show_plan(const std::string& peer, const StepPlan& plan) {
   plans_[peer] = plan;
   std::string text = fmt::format("plan {}{}", plan.step, peer == "target" ? "" : " to " + peer);
+  for (const BlockExport& blocks : plan.exports)
+    text += fmt::format(" export({} transfer={} tokens={}+{} inbox={})", blocks.sequence.value(),
+                        blocks.transfer, blocks.first.value(), blocks.count, blocks.inbox);
   for (const PrefixChange& change : plan.prefixes)
     text += change.kind == PrefixChange::Kind::kKeep
                 ? fmt::format(" keep(prefix {}: {} tokens of {})", change.prefix.value(), change.length,
@@ -330,6 +341,9 @@ std::string Transcript::show_plan(const std::string& peer, const StepPlan& plan)
                           entry.parents.empty() ? "" : " parents=" + list(entry.parents));
     text += ")";
   }
+  for (const BlockImport& blocks : plan.imports)
+    text += fmt::format(" import({} transfer={} tokens={}+{})", blocks.sequence.value(), blocks.transfer,
+                        blocks.first.value(), blocks.count);
   return text;
 }
 

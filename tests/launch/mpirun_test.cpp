@@ -57,6 +57,37 @@ TEST_F(Mpirun, TargetGroupsGiveTheTextsOfOneProcess) {
   }
 }
 
+// Prompts are read in one process and decoded in another; blocks of each rank go to its counterpart.
+TEST_F(Mpirun, GroupsThatOnlyPrefillGiveTheTextsOfOneProcess) {
+  const TemporaryDirectory dir;
+  std::string requests, prompt;
+  for (int i = 0; i < 6; ++i) {
+    prompt += "Once upon a time there was a little dog who liked to play in the park all day long. ";
+    requests += nlohmann::json{{"prompt", prompt}, {"seed", i}}.dump() + "\n";
+  }
+  const Arguments what{"--prompts",      dir.write("in.jsonl", requests),
+                       "--max-tokens",   "30",
+                       "--temperature",  "0.8",
+                       "--max-num-seqs", "2"};
+  const std::string expected = generate(what + Arguments{"--quiet"}).out;
+  for (const auto& [ranks, more] :
+       {std::pair{3, Arguments{"--layout", "coordinator=1,target=prefill:1x1,decode:1x1"}},
+        std::pair{6, Arguments{"--layout", "coordinator=1,draft=1,target=prefill:1x2,decode:1x2",
+                               "--draft-model", demo_draft()}}}) {
+    const Outcome split =
+        run(ranks, more + Arguments{"--min-prefill-tokens", "16", "--report", dir / "report.json"}, what);
+    ASSERT_TRUE(split.succeeded()) << split.describe();
+    EXPECT_EQ(split.out, expected);
+    const auto report = nlohmann::json::parse(read_file(dir / "report.json"));
+    EXPECT_EQ(report["target"]["prefill_groups"], 1);
+    EXPECT_EQ(report["target"]["data_parallel_size"], 1);
+    const auto& counts = report["metrics"]["prefill_groups"];
+    EXPECT_GT(counts["prompts"], 0) << report["metrics"];
+    EXPECT_GT(counts["bytes"], 0) << report["metrics"];
+    EXPECT_EQ(counts["fallbacks"], 0) << report["metrics"];
+  }
+}
+
 TEST_F(Mpirun, RefusesAFlagThatContradictsTheLayout) {
   expect_refused(run(3, {"--layout", "coordinator=1,target=2", "--data-parallel-size", "2"}),
                  {"--data-parallel-size 2", "target=2xRANKS"});

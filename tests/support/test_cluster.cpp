@@ -77,6 +77,8 @@ ClusterSettings settings_of(const ClusterOptions& options) {
   models.exit_layer = static_cast<int>(options.exit_layer);
   models.tensor_parallel_size = options.tp_size;
   models.data_parallel_size = options.groups;
+  models.prefill_groups = options.prefill_groups;
+  models.min_prefill_tokens = options.min_prefill_tokens;
   models.draft_tensor_parallel_size = options.draft_tp_size;
   models.threads = 1;
   models.weight_format = weight_format_name(options.weight_format);
@@ -212,7 +214,7 @@ class TestCluster::Threads {
   // settings and a connection of its own.
   bool is_of_one_command() const {
     return options_.wire == Wire::kInproc && !has_endpoints() && !options_.target_wire &&
-           !options_.drafter_wire && options_.drafters_head.empty() &&
+           !options_.block_wire && !options_.drafter_wire && options_.drafters_head.empty() &&
            draft_settings_.models.device == settings_.models.device;
   }
   bool has_endpoints() const { return options_.slices || options_.hidden_state_links; }
@@ -224,7 +226,7 @@ class TestCluster::Threads {
 
   std::unique_ptr<Transport> start_apart(int drafters) {
     auto coordinator_end = open_wire();
-    for (int g = 0; g < options_.groups; ++g) start_target(g);
+    for (int g = 0; g < settings_.models.groups(); ++g) start_target(g);
     for (int i = 0; i < drafters; ++i) start_drafter(i);
     return coordinator_end;
   }
@@ -235,6 +237,7 @@ class TestCluster::Threads {
     limits.prefill_chunk = kPrefillChunk;
     limits.row_bytes = options_.row_bytes;  // also of rows that cannot be sent as hidden states
     limits.draft_timeout_min = options_.draft_timeout;
+    limits.handoff_timeout = options_.handoff_timeout;
     limits.first_draft_timeout = options_.draft_timeout;
     CoordinatorCallbacks callbacks;
     callbacks.on_emit = [this](const Emit& emit) {
@@ -288,12 +291,14 @@ class TestCluster::Threads {
 
   void start_target(int g) {
     for (const auto& rank : make_ranks(options_.tp_size))
-      start_role(fmt::format("target group {}", g), [this, g, &group = *rank] {
+      start_role(fmt::format("target group {}", g), [this, g, &group = *rank,
+                                                     blocks = block_ends_.end(g, rank->rank())]() mutable {
+        if (options_.block_wire) blocks = options_.block_wire(g, std::move(blocks));
         std::unique_ptr<Transport> transport = group.rank() == 0 ? connect() : nullptr;
         if (transport && options_.target_wire) transport = options_.target_wire(g, std::move(transport));
-        return run_target_rank(settings_, prepared_, {}, group, transport.get(),
-                               {.is_timed = false, .seams = seams_}, nullptr,
-                               has_endpoints() ? open_endpoint(group) : OpenSliceEndpoint(), g);
+        return run_target_rank(
+            settings_, prepared_, {}, group, transport.get(), {.is_timed = false, .seams = seams_}, nullptr,
+            has_endpoints() ? open_endpoint(group) : OpenSliceEndpoint(), g, std::move(blocks));
       });
   }
 
@@ -340,6 +345,7 @@ class TestCluster::Threads {
   std::mutex mutex_;
   std::map<std::string, std::vector<Status>> ends_;  // of every role
   std::optional<LocalCluster> local_;
+  const LocalBlockEnds block_ends_{settings_.models};
   // Roles that start apart.
   std::shared_ptr<InprocHub> hub_;
   const TemporaryDirectory directory_;  // of a socket

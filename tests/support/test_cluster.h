@@ -14,6 +14,7 @@
 #include "comm/transport.h"
 #include "coordinator/coordinator.h"
 #include "heads/head.h"
+#include "start/block_ends.h"
 #include "tests/support/test_models.h"
 
 namespace outrider::testing {
@@ -34,6 +35,8 @@ struct ClusterOptions {
   int tp_size = 1;
   int draft_tp_size = 1;                             // ranks of a draft model
   int groups = 1;                                    // of tp_size target ranks each
+  int prefill_groups = 0;                            // beside them; they are the first ones
+  int min_prefill_tokens = 16;
   int max_num_seqs = 1;                              // in each
   int64_t draft_vocab_size = 0;                      // as --draft-vocab-size
   Device device;                                     // of every model,
@@ -67,6 +70,9 @@ struct ClusterOptions {
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> transport)> drafter_wire;
   // Wraps that of a target group's leader.
   std::function<std::unique_ptr<Transport>(int group, std::unique_ptr<Transport> transport)> target_wire;
+  std::chrono::milliseconds handoff_timeout{60'000};
+  // Wraps the end through which a rank of a group sends or takes blocks of prefilled prompts.
+  std::function<BlockEnd(int group, BlockEnd end)> block_wire;
   // Told the model of a target rank when its work is over.
   std::function<void(const Model&)> target_ended;
   // A loaded machine must not change which rounds draft.

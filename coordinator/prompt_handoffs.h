@@ -1,0 +1,59 @@
+// Prompts that one target group prefills and another decodes. Groups that only prefill compute the whole
+// blocks of long prompts; then their ranks send these blocks to a group that decodes, which takes them in
+// like a chunk that it has prefilled, and computes the rest. A text has the same bits wherever its prompt was
+// computed, so whatever is lost (a group, a block, the time) costs time only: the group that decodes computes
+// what it lacks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "coordinator/rounds/turn.h"
+#include "coordinator/target_groups.h"
+
+namespace outrider {
+
+class PromptHandoffs {
+ public:
+  PromptHandoffs(const ProtocolOptions& options, TargetGroups& groups, Totals& totals)
+      : options_(options), groups_(groups), totals_(totals) {}
+
+  // Whether a group of this role may join, here for the first time or again.
+  Status check_role(const Hello& hello, const ServingGroup& place) const;
+
+  // Whether the whole blocks of a waiting prompt should be computed in a group that only prefills: one is
+  // here, and enough of the prompt is not cached where it would be decoded.
+  bool should_prefill_apart(const LiveRequest& live) const;
+  // A request begins in such a group.
+  void begin(LiveRequest& live) const;
+
+  // Decides where prefilled prompts go, before the plans of their groups: to groups with a free place. Calls
+  // `mark_dirty` for each group whose next plan hands prompts over.
+  void choose(const std::function<void(const ServingGroup&)>& mark_dirty, Clock::time_point now);
+  // After the plan that sends their blocks: they go on in their next groups, which are marked.
+  void move(ServingGroup& from, const OutstandingPlan& plan,
+            const std::function<void(const ServingGroup&)>& mark_dirty);
+
+  // The result of the plan that sent blocks, and of one that took some in.
+  Status check(const StepResult& result, const OutstandingPlan& plan) const;
+  void settle(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now);
+
+  // Gives up blocks that are overdue.
+  void expire(ServingGroup& group, Clock::time_point now);
+  void for_each_deadline(const ServingGroup& group,
+                         const std::function<void(Clock::time_point)>& consider) const;
+  // A group was lost, before its requests move: blocks that it sent may never come.
+  void group_lost(const ServingGroup& group, Clock::time_point now);
+
+ private:
+  int32_t part_for(const LiveRequest& live) const;
+  void give_up(LiveRequest& live);
+
+  const ProtocolOptions& options_;
+  TargetGroups& groups_;
+  Totals& totals_;
+  uint64_t last_transfer_ = 0;
+};
+
+}  // namespace outrider

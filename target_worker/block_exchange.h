@@ -1,0 +1,81 @@
+// Moves keys and values of prefilled prompts from a target group that only prefills to the group that decodes
+// them: from each rank to the same rank there, as KvBlocks beside the coordinator. Blocks are named by all
+// that their bits depend on, so blocks of another text, model or rank are never taken in. Anything lost costs
+// time only: the prompt is computed where its blocks are missing. One thread for each object.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/messages/row_transfers.h"
+#include "comm/messages/verifying.h"
+#include "comm/transport.h"
+#include "model/kv/kv_cache.h"
+
+namespace outrider {
+
+// The blocks of one rank depend on the text before their end and on this.
+struct BlockSource {
+  uint64_t model = 0;  // fingerprint
+  int rank = 0, ranks = 1;
+};
+
+// On each rank of a group that only prefills.
+class BlockSender {
+ public:
+  // Connects to this rank's counterpart in the group with this inbox (Hello::block_inbox).
+  using Connect = std::function<Result<std::unique_ptr<Transport>>(uint64_t inbox)>;
+  BlockSender(Connect connect, BlockSource source) : connect_(std::move(connect)), source_(source) {}
+
+  // Sends whole blocks of a sequence with this text. Returns the number of bytes, 0 where that failed.
+  int64_t send(const BlockExport& blocks, std::span<const TokenId> ids, const KvCache& kv, KvHandle sequence);
+
+ private:
+  Transport* to(uint64_t inbox);
+
+  const Connect connect_;
+  const BlockSource source_;
+  std::map<uint64_t, std::unique_ptr<Transport>> connections_;
+};
+
+struct BlockInboxOptions {
+  BlockSource source;
+  int64_t block_bytes = 0;
+  int64_t most_bytes = 0;                   // kept at once; beyond, the oldest transfers are dropped
+  std::chrono::milliseconds keeps{60'000};  // a transfer of which nothing more comes
+};
+
+// On each rank of a group that decodes.
+class BlockInbox {
+ public:
+  BlockInbox(std::shared_ptr<Transport> endpoint, const BlockInboxOptions& options)
+      : endpoint_(std::move(endpoint)), options_(options) {}
+
+  // Takes what has arrived.
+  void look();
+  // Whether all blocks of a text are here; until the deadline waits for them.
+  bool has(const BlockImport& blocks, std::span<const TokenId> ids, Clock::time_point deadline);
+  // Writes blocks that are here into a sequence that has room for them, and drops the transfer.
+  void take(const BlockImport& blocks, KvCache& kv, KvHandle sequence);
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Transfer {
+    std::map<int32_t, KvBlocks> parts;  // by first block
+    Clock::time_point last;             // when something of it came
+  };
+  void put(KvBlocks part);
+  void drop(uint64_t transfer);
+  bool is_whole(const BlockImport& blocks, std::span<const TokenId> ids) const;
+
+  const std::shared_ptr<Transport> endpoint_;
+  const BlockInboxOptions options_;
+  std::map<uint64_t, Transfer> transfers_;  // by number
+  int64_t bytes_ = 0;                       // of all
+};
+
+}  // namespace outrider

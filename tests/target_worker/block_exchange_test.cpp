@@ -1,0 +1,151 @@
+// Blocks of prompts from rank to rank: whole or not at all, in any order, and only those that are meant.
+#include "target_worker/block_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include "model/kv/cpu_kv_storage.h"
+
+namespace outrider::block_exchange_test {
+namespace {
+
+constexpr KvShape kShape{.layers = 1, .kv_heads = 2, .head_dim = 3200};  // a block is 0.8 MiB: a message each
+constexpr int kBlocks = 8;
+constexpr BlockSource kSource{.model = 5, .rank = 1, .ranks = 2};
+
+struct Cache {
+  Cache() : Cache(new CpuKvStorage(kShape, kBlocks)) {}
+  explicit Cache(CpuKvStorage* owned) : storage(*owned), kv(std::unique_ptr<KvStorage>(owned), kBlocks) {
+    sequence = kv.create();
+  }
+  void fill(int tokens) {
+    ASSERT_TRUE(kv.append(sequence, tokens).ok());
+    for (int i = 0; i < tokens; ++i) {
+      const std::vector<float> row(static_cast<size_t>(kShape.head_dim), static_cast<float>(i) + 0.5f);
+      for (int64_t head = 0; head < kShape.kv_heads; ++head)
+        store_kv(storage.layer(0), kv.slot(sequence, i).block, kv.slot(sequence, i).slot, head, row, row);
+    }
+  }
+  CpuKvStorage& storage;
+  KvCache kv;
+  KvHandle sequence;
+};
+
+std::vector<TokenId> text(int length) {
+  std::vector<TokenId> ids;
+  for (int i = 0; i < length; ++i) ids.emplace_back(3 * i % 17);
+  return ids;
+}
+
+class BlockExchange : public ::testing::Test {
+ protected:
+  void SetUp() override { from_.fill(70); }
+  BlockSender::Connect connect() {
+    return [hub = hub_](uint64_t inbox) -> Result<std::unique_ptr<Transport>> {
+      if (inbox != 7) return invalid_argument("there is no such inbox");
+      return hub->connect();
+    };
+  }
+  BlockInbox inbox(int64_t most_blocks = kBlocks, BlockSource source = kSource) {
+    const int64_t size = from_.kv.block_bytes();
+    return {hub_->coordinator_end(),
+            {.source = source, .block_bytes = size, .most_bytes = most_blocks * size}};
+  }
+  static Clock::time_point soon() { return Clock::now() + std::chrono::seconds(30); }
+
+  std::shared_ptr<InprocHub> hub_ = make_inproc_hub({.high_water_mark = 64});
+  Cache from_, to_;
+  const std::vector<TokenId> ids_ = text(70);
+  BlockSender sender_{connect(), kSource};
+};
+
+TEST_F(BlockExchange, BlocksArriveWithTheirBits) {
+  BlockInbox inbox = this->inbox();
+  const BlockExport all{.transfer = 1, .first = Position(16), .count = 48, .inbox = 7};
+  EXPECT_EQ(sender_.send(all, ids_, from_.kv, from_.sequence), 3 * from_.kv.block_bytes());
+  to_.fill(32);  // its first two blocks: the second is there already
+  const BlockImport rest{.transfer = 1, .first = Position(32), .count = 32};
+  ASSERT_TRUE(inbox.has(rest, ids_, soon()));
+  EXPECT_EQ(inbox.bytes(), 3 * from_.kv.block_bytes());
+  ASSERT_TRUE(to_.kv.append(to_.sequence, 32).ok());
+  inbox.take(rest, to_.kv, to_.sequence);
+  EXPECT_EQ(inbox.bytes(), 0);
+  from_.kv.truncate(from_.sequence, 64);
+  EXPECT_EQ(to_.kv.content_hash(to_.sequence), from_.kv.content_hash(from_.sequence));
+  EXPECT_FALSE(inbox.has(rest, ids_, Clock::now()));
+}
+
+TEST_F(BlockExchange, BlocksOfAnotherTextModelOrRankAreNotTaken) {
+  BlockInbox inbox = this->inbox();
+  const BlockExport all{.transfer = 1, .first = Position(0), .count = 64, .inbox = 7};
+  EXPECT_GT(sender_.send(all, ids_, from_.kv, from_.sequence), 0);
+  const BlockImport wanted{.transfer = 1, .first = Position(0), .count = 64};
+  auto other = ids_;
+  other[40] = TokenId(99);
+  EXPECT_FALSE(inbox.has(wanted, other, Clock::now()));
+  EXPECT_TRUE(inbox.has(wanted, ids_, soon()));
+  EXPECT_FALSE(inbox.has({.transfer = 2, .first = Position(0), .count = 64}, ids_, Clock::now()));
+  EXPECT_FALSE(inbox.has({.transfer = 1, .first = Position(0), .count = 48}, ids_, Clock::now()));
+  for (const BlockSource source :
+       {BlockSource{.model = 6, .rank = 1, .ranks = 2}, BlockSource{.model = 5, .rank = 0, .ranks = 2},
+        BlockSource{.model = 5, .rank = 1, .ranks = 4}}) {
+    const auto hub = std::exchange(hub_, make_inproc_hub({.high_water_mark = 64}));
+    BlockInbox strange = this->inbox(kBlocks, source);
+    BlockSender sender(connect(), kSource);
+    EXPECT_GT(sender.send(all, ids_, from_.kv, from_.sequence), 0);
+    EXPECT_FALSE(strange.has(wanted, ids_, Clock::now() + std::chrono::milliseconds(20)));
+    hub_ = hub;
+  }
+}
+
+// A block that was lost, and blocks of a wrong size or place.
+TEST_F(BlockExchange, PartsAreNotTaken) {
+  BlockInbox inbox = this->inbox();
+  EXPECT_GT(sender_.send({.transfer = 1, .first = Position(0), .count = 32, .inbox = 7}, ids_, from_.kv,
+                         from_.sequence),
+            0);
+  const BlockImport wanted{.transfer = 1, .first = Position(0), .count = 64};
+  EXPECT_FALSE(inbox.has(wanted, ids_, Clock::now() + std::chrono::milliseconds(20)));
+  const auto liar = hub_->connect();
+  const auto size = static_cast<size_t>(from_.kv.block_bytes());
+  for (const KvBlocks& lie :
+       {KvBlocks{.transfer = 1, .first = 2, .count = 2, .name = 1, .bytes = std::vector<uint8_t>(2 * size)},
+        KvBlocks{.transfer = 1, .first = 2, .count = 2, .name = 1, .bytes = std::vector<uint8_t>(size)},
+        KvBlocks{.transfer = 1, .first = -1, .count = 1, .name = 1, .bytes = std::vector<uint8_t>(size)},
+        KvBlocks{.transfer = 1, .first = 1 << 30, .count = 1, .bytes = std::vector<uint8_t>(size)},
+        KvBlocks{.transfer = 1, .first = 0, .count = -1, .name = 1, .bytes = {}}})
+    ASSERT_TRUE(liar->send(kCoordinatorPeer, lie).ok());
+  EXPECT_FALSE(inbox.has(wanted, ids_, Clock::now() + std::chrono::milliseconds(20)));
+  EXPECT_LE(inbox.bytes(), 5 * from_.kv.block_bytes());
+  EXPECT_EQ(to_.kv.length(to_.sequence), 0);
+}
+
+TEST_F(BlockExchange, AnInboxIsBounded) {
+  BlockInbox inbox = this->inbox(5);
+  for (uint64_t transfer = 1; transfer <= 4; ++transfer)
+    EXPECT_GT(sender_.send({.transfer = transfer, .first = Position(0), .count = 32, .inbox = 7}, ids_,
+                           from_.kv, from_.sequence),
+              0);
+  inbox.look();
+  EXPECT_EQ(inbox.bytes(), 4 * from_.kv.block_bytes());  // the last two of two blocks each
+  EXPECT_FALSE(inbox.has({.transfer = 2, .first = Position(0), .count = 32}, ids_, Clock::now()));
+  EXPECT_TRUE(inbox.has({.transfer = 3, .first = Position(0), .count = 32}, ids_, Clock::now()));
+  EXPECT_TRUE(inbox.has({.transfer = 4, .first = Position(0), .count = 32}, ids_, Clock::now()));
+}
+
+TEST_F(BlockExchange, AnInboxThatIsNotThereIsNotTriedAgain) {
+  int tries = 0;
+  BlockSender sender(
+      [&tries](uint64_t) -> Result<std::unique_ptr<Transport>> {
+        ++tries;
+        return unavailable("nobody is there");
+      },
+      kSource);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(sender.send({.transfer = 1, .first = Position(0), .count = 32, .inbox = 7}, ids_, from_.kv,
+                          from_.sequence),
+              0);
+  EXPECT_EQ(tries, 1);
+}
+
+}  // namespace
+}  // namespace outrider::block_exchange_test
