@@ -8,7 +8,12 @@
 namespace outrider::block_exchange_test {
 namespace {
 
-constexpr KvShape kShape{.layers = 1, .kv_heads = 2, .head_dim = 3200};  // a block is 0.8 MiB: a message each
+// A block is 0.8 MiB: a message each. The second layer reads the first one's keys and values.
+const KvShape kShape{.layers = 2,
+                     .kv_heads = 2,
+                     .head_dim = 3200,
+                     .hidden_state_size = 8,
+                     .layer_sizes = {{2, 3200, 0}, {2, 3200, 0}}};
 constexpr int kBlocks = 8;
 constexpr BlockSource kSource{.model = 5, .rank = 1, .ranks = 2};
 
@@ -23,6 +28,7 @@ struct Cache {
       const std::vector<float> row(static_cast<size_t>(kShape.head_dim), static_cast<float>(i) + 0.5f);
       for (int64_t head = 0; head < kShape.kv_heads; ++head)
         store_kv(storage.layer(0), kv.slot(sequence, i).block, kv.slot(sequence, i).slot, head, row, row);
+      storage.store_hidden_state(kv.slot(sequence, i), 0, std::span(row).first(8));
     }
   }
   CpuKvStorage& storage;
@@ -71,6 +77,9 @@ TEST_F(BlockExchange, BlocksArriveWithTheirBits) {
   EXPECT_EQ(inbox.bytes(), 0);
   from_.kv.truncate(from_.sequence, 64);
   EXPECT_EQ(to_.kv.content_hash(to_.sequence), from_.kv.content_hash(from_.sequence));
+  std::vector<float> state(8);
+  to_.storage.read_hidden_state(to_.kv.slot(to_.sequence, 63), state);
+  EXPECT_EQ(state.back(), 63.5f);
   EXPECT_FALSE(inbox.has(rest, ids_, Clock::now()));
 }
 
