@@ -176,7 +176,25 @@ on left scancel --signal=TERM "$narrow"
 wait_for state_is "$narrow" COMPLETED
 unset OUTRIDER_TARGET_GROUPS
 
-# A job that goes back to the queue keeps what it had written.
+# A drafter without a model, and a job that cannot run: it ends with the reason.
+server=$(submit left launch/slurm/serve.sbatch --host 0.0.0.0)
+wait_for serves "$left_address"
+worker=$(submit right launch/slurm/join.sbatch draft-worker --drafter suffix)
+wait_for has_joined "$server" "draft worker .* at $right_address joined"
+wrong=$(submit right launch/slurm/join.sbatch draft-worker --draft-model "$work/nothing")
+wait_for state_is "$wrong" FAILED
+[ "$(ask "$left_address")" = "$first" ] || fail "another text with drafts from the text"
+on left scancel --signal=TERM "$worker" "$server"
+wait_for state_is "$worker" COMPLETED
+wait_for state_is "$server" COMPLETED
+
+# A job that goes back to the queue before it has written anything begins anew. Slurm counts restarts in this variable.
+export SLURM_RESTART_COUNT=1
+job=$(submit "" launch/slurm/generate.sbatch "${prompt[@]}" --output "$work/nothing_yet.jsonl")
+unset SLURM_RESTART_COUNT
+wait_for state_is "$job" COMPLETED
+
+# One that had written results keeps them.
 for i in $(seq 150); do echo "{\"prompt\": \"There were $i dogs\", \"max_tokens\": 100}"; done >"$work/prompts.jsonl"
 job=$(submit "" launch/slurm/generate.sbatch --prompts "$work/prompts.jsonl" --output "$work/results.jsonl" --max-num-seqs 2)
 has_results() { [ "$(cat "$work"/results.jsonl.*.partial 2>/dev/null | wc -l)" -ge 3 ]; }
