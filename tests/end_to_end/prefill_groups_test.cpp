@@ -103,6 +103,22 @@ TEST_P(PrefillGroups, TextsAreThoseOfOneGroup) {
 
 INSTANTIATE_TEST_SUITE_P(TensorParallel, PrefillGroups, ::testing::Values(1, 2));
 
+// Layers that keep something else for a token: a latent, what a recurrent state follows from, values without
+// keys of their own; or that forget it, behind a window.
+TEST(PrefillGroupsToo, EveryKindOfLayerIsCarried) {
+  for (const char* target : {"deepseek-v2-lite", "lfm2", "qwen3-next", "gemma3", "gemma4", "gpt-oss"}) {
+    std::vector<Request> requests = requests_of({Rule::kGreedy}, "fixed:gamma=3");
+    requests.resize(std::min<size_t>(requests.size(), 24));
+    ClusterOptions options{.target = target, .drafter = DrafterKind::kNgram, .max_num_seqs = 3};
+    TestCluster one(options);
+    options.prefill_groups = 1;
+    TestCluster two(options);
+    expect_same_bits(one.run(requests), two.run(requests), target);
+    EXPECT_GT(two.totals().handoffs, 3) << target;
+    EXPECT_EQ(two.totals().handoffs_lost, 0) << target;
+  }
+}
+
 // Drafts and their tests depend on the text, the round and the request alone.
 TEST(PrefillGroupsToo, TokenAndBlockRulesGiveTheTextOfOneGroup) {
   ClusterOptions options{
