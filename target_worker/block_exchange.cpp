@@ -1,31 +1,27 @@
 #include "target_worker/block_exchange.h"
 
 #include <algorithm>
+#include <stdexcept>
 
-#include "base/hash.h"
 #include "base/log_line.h"
 
 namespace outrider {
 namespace {
 
-constexpr int64_t kPartBytes = int64_t{1} << 20;  // of a message, if a block is not larger
-constexpr int32_t kMostBlocks = 1 << 28;          // of a sequence
-constexpr int kMostMessages = 4096;               // taken at a time, as of slices
-
-// Names blocks up to the end of `ids`, continuing a name of fewer.
-uint64_t name_of(std::span<const TokenId> ids, const BlockSource& source) {
-  uint64_t hash = hash_combine(prefix_hash(ids), source.model);
-  hash = hash_combine(hash, static_cast<uint64_t>(source.rank));
-  return hash_combine(hash, static_cast<uint64_t>(source.ranks));
-}
-
-std::span<const TokenId> up_to_block(std::span<const TokenId> ids, int32_t end) {
-  return ids.first(static_cast<size_t>(end) * kBlockTokens);
-}
+constexpr int32_t kMostBlocks = 1 << 28;  // of a sequence
+constexpr int kMostMessages = 4096;       // taken at a time, as of slices
 
 int32_t block_of(int64_t tokens) { return static_cast<int32_t>(tokens / kBlockTokens); }
 
 }  // namespace
+
+uint64_t BlockNames::up_to(std::span<const TokenId> ids, int32_t end) {
+  for (const int64_t tokens = end * kBlockTokens; tokens_ < tokens; ++tokens_)
+    hash_ = extend_prefix_hash(hash_, ids[static_cast<size_t>(tokens_)]);
+  uint64_t name = hash_combine(hash_, source_.model);
+  name = hash_combine(name, static_cast<uint64_t>(source_.rank));
+  return hash_combine(name, static_cast<uint64_t>(source_.ranks));
+}
 
 // ---- sending --------------------------------------------------------------------------------------------
 
@@ -48,13 +44,14 @@ int64_t BlockSender::send(const BlockExport& blocks, std::span<const TokenId> id
   const int64_t size = kv.block_bytes();
   if (size == 0) return 0;
   const int32_t end = block_of(blocks.first.value() + blocks.count);
-  const auto most = static_cast<int32_t>(std::max<int64_t>(1, kPartBytes / size));
+  const auto most = static_cast<int32_t>(std::max<int64_t>(1, kBlockPartBytes / size));
+  BlockNames names(source_);
   int64_t sent = 0;
   KvBlocks part{.transfer = blocks.transfer};
   for (int32_t first = block_of(blocks.first.value()); first < end; first += part.count) {
     part.first = first;
     part.count = std::min(most, end - first);
-    part.name = name_of(up_to_block(ids, first + part.count), source_);
+    part.name = names.up_to(ids, first + part.count);
     part.bytes.resize(static_cast<size_t>(part.count * size));
     kv.read_blocks(sequence, first, std::as_writable_bytes(std::span(part.bytes)));
     if (const Status status = transport->send(kCoordinatorPeer, part); !status.ok()) {
@@ -63,78 +60,105 @@ int64_t BlockSender::send(const BlockExport& blocks, std::span<const TokenId> id
     }
     sent += part.count * size;
   }
+  tokens_hashed_ += names.hashed();
   return sent;
 }
 
 // ---- receiving ------------------------------------------------------------------------------------------
 
-void BlockInbox::look() {
-  for (int i = 0; i < kMostMessages; ++i) {
-    auto incoming = endpoint_->receive(Clock::now());
-    if (!incoming) break;
-    if (auto* part = std::get_if<KvBlocks>(&incoming->message)) put(std::move(*part));
-  }
-  const auto now = Clock::now();
-  std::erase_if(transfers_, [&](const auto& item) {
-    if (now - item.second.last < options_.keeps) return false;
-    for (const auto& [first, part] : item.second.parts) bytes_ -= static_cast<int64_t>(part.bytes.size());
-    return true;
-  });
+bool BlockInbox::receive(Clock::time_point deadline) {
+  auto incoming = endpoint_->receive(deadline);
+  if (!incoming) return false;
+  if (auto* part = std::get_if<KvBlocks>(&incoming->message)) put(std::move(*part));
+  return true;
 }
 
-void BlockInbox::drop(uint64_t transfer) {
-  const auto at = transfers_.find(transfer);
-  if (at == transfers_.end()) return;
+void BlockInbox::receive_queued(Clock::time_point deadline) {
+  for (int i = 0; i < kMostMessages; ++i) {
+    const auto now = Clock::now();
+    if (now >= deadline || !receive(now)) return;
+  }
+}
+
+void BlockInbox::look() {
+  receive_queued(Clock::time_point::max());
+  const auto now = Clock::now();
+  for (auto at = transfers_.begin(); at != transfers_.end();) {
+    at->second.was_found = false;
+    at = now - at->second.last < options_.keeps ? std::next(at) : drop(at);
+  }
+}
+
+std::map<uint64_t, BlockInbox::Transfer>::iterator BlockInbox::drop(
+    std::map<uint64_t, Transfer>::iterator at) {
   for (const auto& [first, part] : at->second.parts) bytes_ -= static_cast<int64_t>(part.bytes.size());
-  transfers_.erase(at);
+  return transfers_.erase(at);
 }
 
 void BlockInbox::put(KvBlocks part) {
   const auto size = static_cast<int64_t>(part.bytes.size());
-  if (part.first < 0 || part.first > kMostBlocks || part.count <= 0 ||
-      size != part.count * options_.block_bytes || size > options_.most_bytes)
+  const int32_t first = part.first;
+  if (first < 0 || first > kMostBlocks || part.count <= 0 || size != part.count * options_.block_bytes ||
+      size > options_.most_bytes)
     return;
   Transfer& transfer = transfers_[part.transfer];
   transfer.last = Clock::now();
-  const int32_t first = part.first;
-  if (!transfer.parts.emplace(first, std::move(part)).second) return;
+  auto& parts = transfer.parts;
+  const auto after = parts.lower_bound(first);
+  if (after != parts.end() && after->first < first + part.count) return;
+  if (after != parts.begin() && std::prev(after)->first + std::prev(after)->second.count > first) return;
+  parts.emplace_hint(after, first, std::move(part));
   bytes_ += size;
-  while (bytes_ > options_.most_bytes) drop(transfers_.begin()->first);
+  for (auto at = transfers_.begin(); bytes_ > options_.most_bytes && at != transfers_.end();)
+    at = at->second.was_found ? std::next(at) : drop(at);
 }
 
-bool BlockInbox::is_whole(const BlockImport& blocks, std::span<const TokenId> ids) const {
+// Continues where the last call for the same sequence ended.
+bool BlockInbox::is_whole(const BlockImport& blocks, std::span<const TokenId> ids) {
   const auto at = transfers_.find(blocks.transfer);
   if (at == transfers_.end()) return false;
-  int32_t next = block_of(blocks.first.value());
-  const int32_t end = block_of(blocks.first.value() + blocks.count);
-  for (const auto& [first, part] : at->second.parts) {
-    if (first + part.count <= next) continue;  // the group had them already
-    if (first > next || first + part.count > end) return false;
-    if (part.name != name_of(up_to_block(ids, first + part.count), options_.source)) return false;
-    next = first + part.count;
+  const auto& parts = at->second.parts;
+  auto& check = at->second.check;
+  const int32_t begin = block_of(blocks.first.value()), end = block_of(blocks.first.value() + blocks.count);
+  if (!check || check->sequence != blocks.sequence || check->begin != begin || check->next > end)
+    check = Check{blocks.sequence, begin, begin, BlockNames(options_.source)};
+  while (check->next < end && !check->is_other) {
+    const auto after = parts.upper_bound(check->next);
+    if (after == parts.begin()) return false;
+    const auto& [first, part] = *std::prev(after);
+    const int32_t part_end = first + part.count;
+    if (part_end <= check->next || part_end > end) return false;
+    const int64_t hashed = check->names.hashed();
+    check->is_other = part.name != check->names.up_to(ids, part_end);
+    tokens_hashed_ += check->names.hashed() - hashed;
+    if (!check->is_other) check->next = part_end;
   }
-  return next == end;
+  return check->next == end && parts.rbegin()->first < end;
 }
 
 bool BlockInbox::has(const BlockImport& blocks, std::span<const TokenId> ids, Clock::time_point deadline) {
   while (!is_whole(blocks, ids)) {
-    auto incoming = endpoint_->receive(deadline);
-    if (!incoming) return false;
-    if (auto* part = std::get_if<KvBlocks>(&incoming->message)) put(std::move(*part));
+    // A queue that is never empty does not hold it up beyond the deadline.
+    if (Clock::now() >= deadline || !receive(deadline)) return false;
+    receive_queued(deadline);
   }
+  transfers_.at(blocks.transfer).was_found = true;
   return true;
 }
 
 void BlockInbox::take(const BlockImport& blocks, KvCache& kv, KvHandle sequence) {
   const int32_t begin = block_of(blocks.first.value());
-  for (const auto& [first, part] : transfers_.at(blocks.transfer).parts) {
+  const auto at = transfers_.find(blocks.transfer);
+  if (at == transfers_.end())
+    throw std::runtime_error(fmt::format("blocks of transfer {} are not here", blocks.transfer));
+  for (const auto& [first, part] : at->second.parts) {
     const int32_t skipped = std::clamp(begin - first, 0, part.count);
     if (skipped == part.count) continue;
     kv.write_blocks(
         sequence, first + skipped,
         std::as_bytes(std::span(part.bytes)).subspan(static_cast<size_t>(skipped * options_.block_bytes)));
   }
-  drop(blocks.transfer);
+  drop(at);
 }
 
 }  // namespace outrider

@@ -7,9 +7,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/hash.h"
 #include "comm/messages/row_transfers.h"
 #include "comm/messages/verifying.h"
 #include "comm/transport.h"
@@ -23,6 +25,21 @@ struct BlockSource {
   int rank = 0, ranks = 1;
 };
 
+constexpr int64_t kBlockPartBytes = int64_t{1} << 20;  // of a message at most, unless one block is larger
+
+// Names blocks of one text by the text up to their end. Ends only grow, so each token is hashed once.
+class BlockNames {
+ public:
+  explicit BlockNames(const BlockSource& source) : source_(source) {}
+  uint64_t up_to(std::span<const TokenId> ids, int32_t end);
+  int64_t hashed() const { return tokens_; }
+
+ private:
+  BlockSource source_;
+  int64_t tokens_ = 0;
+  uint64_t hash_ = kEmptyPrefixHash;
+};
+
 // On each rank of a group that only prefills.
 class BlockSender {
  public:
@@ -33,12 +50,15 @@ class BlockSender {
   // Sends whole blocks of a sequence with this text. Returns the number of bytes, 0 where that failed.
   int64_t send(const BlockExport& blocks, std::span<const TokenId> ids, const KvCache& kv, KvHandle sequence);
 
+  int64_t tokens_hashed() const { return tokens_hashed_; }
+
  private:
   Transport* to(uint64_t inbox);
 
   const Connect connect_;
   const BlockSource source_;
   std::map<uint64_t, std::unique_ptr<Transport>> connections_;
+  int64_t tokens_hashed_ = 0;
 };
 
 struct BlockInboxOptions {
@@ -62,20 +82,33 @@ class BlockInbox {
   void take(const BlockImport& blocks, KvCache& kv, KvHandle sequence);
 
   int64_t bytes() const { return bytes_; }
+  int64_t tokens_hashed() const { return tokens_hashed_; }
 
  private:
-  struct Transfer {
-    std::map<int32_t, KvBlocks> parts;  // by first block
-    Clock::time_point last;             // when something of it came
+  // What is known of a transfer's parts for the text of one sequence.
+  struct Check {
+    SequenceId sequence;
+    int32_t begin = 0, next = 0;  // blocks [begin, next) are here and of this text
+    BlockNames names;             // up to `next`
+    bool is_other = false;        // the part at `next` is of another text, model or rank
   };
+  struct Transfer {
+    std::map<int32_t, KvBlocks> parts;  // by first block; no two have a block in common
+    Clock::time_point last;             // when something of it came
+    std::optional<Check> check = {};
+    bool was_found = false;  // has() said so since the last look(): stays for take()
+  };
+  bool receive(Clock::time_point deadline);
+  void receive_queued(Clock::time_point deadline);
   void put(KvBlocks part);
-  void drop(uint64_t transfer);
-  bool is_whole(const BlockImport& blocks, std::span<const TokenId> ids) const;
+  std::map<uint64_t, Transfer>::iterator drop(std::map<uint64_t, Transfer>::iterator at);
+  bool is_whole(const BlockImport& blocks, std::span<const TokenId> ids);
 
   const std::shared_ptr<Transport> endpoint_;
   const BlockInboxOptions options_;
   std::map<uint64_t, Transfer> transfers_;  // by number
   int64_t bytes_ = 0;                       // of all
+  int64_t tokens_hashed_ = 0;
 };
 
 }  // namespace outrider

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "model/kv/cpu_kv_storage.h"
 
 namespace outrider::block_exchange_test {
@@ -90,7 +92,9 @@ TEST_F(BlockExchange, BlocksOfAnotherTextModelOrRankAreNotTaken) {
   const BlockImport wanted{.transfer = 1, .first = Position(0), .count = 64};
   auto other = ids_;
   other[40] = TokenId(99);
-  EXPECT_FALSE(inbox.has(wanted, other, Clock::now()));
+  inbox.look();
+  EXPECT_FALSE(inbox.has({.sequence = SequenceId(9), .transfer = 1, .first = Position(0), .count = 64}, other,
+                         Clock::now()));
   EXPECT_TRUE(inbox.has(wanted, ids_, soon()));
   EXPECT_FALSE(inbox.has({.transfer = 2, .first = Position(0), .count = 64}, ids_, Clock::now()));
   EXPECT_FALSE(inbox.has({.transfer = 1, .first = Position(0), .count = 48}, ids_, Clock::now()));
@@ -139,6 +143,109 @@ TEST_F(BlockExchange, AnInboxIsBounded) {
   EXPECT_FALSE(inbox.has({.transfer = 2, .first = Position(0), .count = 32}, ids_, Clock::now()));
   EXPECT_TRUE(inbox.has({.transfer = 3, .first = Position(0), .count = 32}, ids_, Clock::now()));
   EXPECT_TRUE(inbox.has({.transfer = 4, .first = Position(0), .count = 32}, ids_, Clock::now()));
+}
+
+// What has() found stays for take(), whatever comes meanwhile.
+TEST_F(BlockExchange, BlocksThatWereFoundAreNotDroppedForOthers) {
+  BlockInbox inbox = this->inbox(4);
+  const auto send = [&](uint64_t transfer, int count) {
+    EXPECT_GT(sender_.send({.transfer = transfer, .first = Position(0), .count = count, .inbox = 7}, ids_,
+                           from_.kv, from_.sequence),
+              0);
+  };
+  const auto wanted = [](uint64_t transfer, int count) {
+    return BlockImport{.transfer = transfer, .first = Position(0), .count = count};
+  };
+  send(1, 32);
+  EXPECT_TRUE(inbox.has(wanted(1, 32), ids_, soon()));
+  send(2, 48);  // one block more than there is room for
+  EXPECT_FALSE(inbox.has(wanted(2, 48), ids_, Clock::now() + std::chrono::milliseconds(20)));
+  ASSERT_TRUE(to_.kv.append(to_.sequence, 32).ok());
+  inbox.take(wanted(1, 32), to_.kv, to_.sequence);
+  from_.kv.truncate(from_.sequence, 32);
+  EXPECT_EQ(to_.kv.content_hash(to_.sequence), from_.kv.content_hash(from_.sequence));
+  from_.fill(32);
+  send(3, 48);  // not taken before the next look: oldest again
+  inbox.look();
+  send(4, 48);
+  EXPECT_TRUE(inbox.has(wanted(4, 48), ids_, soon()));
+}
+
+// Messages from memory, in this order.
+class Queue final : public Transport {
+ public:
+  Status send(PeerId, const Message&) override { return unavailable("it only receives"); }
+  std::optional<Incoming> receive(Clock::time_point) override {
+    if (messages.empty()) return std::nullopt;
+    Incoming incoming{.peer = PeerId{1}, .message = std::move(messages.front())};
+    messages.pop_front();
+    ++received;
+    return incoming;
+  }
+  const TransportStats& stats() const override { return stats_; }
+
+  std::deque<Message> messages;
+  int received = 0;
+
+ private:
+  TransportStats stats_;
+};
+
+// Parts of a block each, in order, backwards and in pairs: each token is hashed once.
+TEST(BlockTransfer, EachTokenIsHashedOnceHoweverManyPartsThereAre) {
+  constexpr int kParts = 2000;
+  const auto ids = text(kParts * static_cast<int>(kBlockTokens) + 5);
+  std::vector<Message> parts;
+  BlockNames names(kSource);
+  for (int i = 0; i < kParts; ++i)
+    parts.emplace_back(KvBlocks{
+        .transfer = 1, .first = i, .count = 1, .name = names.up_to(ids, i + 1), .bytes = {0, 0, 0, 0}});
+  for (const int order : {0, 1, 2}) {
+    const auto queue = std::make_shared<Queue>();
+    BlockInbox inbox(queue, {.source = kSource, .block_bytes = 4, .most_bytes = 4 * kParts});
+    const BlockImport wanted{.transfer = 1, .first = Position(0), .count = kParts * int{kBlockTokens}};
+    for (int i = 0; i < kParts; ++i) {
+      queue->messages.push_back(parts[static_cast<size_t>(order == 0   ? i
+                                                          : order == 1 ? kParts - 1 - i
+                                                                       : i ^ 1)]);
+      EXPECT_EQ(inbox.has(wanted, ids, Clock::now() + std::chrono::hours(1)), i == kParts - 1);
+    }
+    EXPECT_EQ(inbox.tokens_hashed(), kParts * kBlockTokens) << "order " << order;
+  }
+}
+
+// Of another text from its middle on: that is found out once, not with each message.
+TEST(BlockTransfer, PartsOfAnotherTextAreHashedOnce) {
+  constexpr int kParts = 500;
+  const auto ids = text(kParts * static_cast<int>(kBlockTokens));
+  const auto queue = std::make_shared<Queue>();
+  BlockInbox inbox(queue, {.source = kSource, .block_bytes = 4, .most_bytes = 4 * kParts});
+  for (int i = 0; i < kParts; ++i) {
+    queue->messages.emplace_back(
+        KvBlocks{.transfer = 1, .first = 300 + i, .count = 1, .name = 1, .bytes = {0, 0, 0, 0}});
+    EXPECT_FALSE(inbox.has({.transfer = 1, .first = Position(300 * int{kBlockTokens}), .count = 64}, ids,
+                           Clock::now() + std::chrono::hours(1)));
+  }
+  EXPECT_EQ(inbox.tokens_hashed(), 301 * kBlockTokens);
+}
+
+TEST(BlockTransfer, AQueueThatIsNeverEmptyDoesNotHoldUpARankBeyondTheDeadline) {
+  const auto queue = std::make_shared<Queue>();
+  BlockInbox inbox(queue, {.source = kSource, .block_bytes = 4, .most_bytes = 400});
+  for (int i = 0; i < 10'000; ++i) queue->messages.emplace_back(Shutdown{});
+  const auto ids = text(16);
+  EXPECT_FALSE(inbox.has({.transfer = 1, .first = Position(0), .count = 16}, ids, Clock::now()));
+  EXPECT_EQ(queue->received, 0);
+  inbox.look();
+  EXPECT_LT(queue->received, 5000);
+}
+
+TEST_F(BlockExchange, ATextIsHashedOnceForAllItsParts) {
+  BlockInbox inbox = this->inbox();
+  EXPECT_GT(sender_.send({.transfer = 1, .first = Position(16), .count = 48, .inbox = 7}, ids_, from_.kv,
+                         from_.sequence),
+            0);
+  EXPECT_EQ(sender_.tokens_hashed(), 64);
 }
 
 TEST_F(BlockExchange, AnInboxThatIsNotThereIsNotTriedAgain) {
