@@ -125,7 +125,9 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
 // The rank's part in handing prompts from group to group.
 void add_block_end(BlockEnd blocks, const Collectives& group, const KvCache& kv, TargetOptions& target) {
   const BlockSource source{.model = target.info.fingerprint, .rank = group.rank(), .ranks = group.size()};
-  if (blocks.connect) target.block_sender = std::make_shared<BlockSender>(std::move(blocks.connect), source);
+  if (blocks.connect)
+    target.block_sender =
+        std::make_shared<BlockSender>(std::move(blocks.connect), BlockSenderOptions{.source = source});
   if (!blocks.inbox) return;
   target.block_inbox = std::make_shared<BlockInbox>(
       std::move(blocks.inbox), BlockInboxOptions{.source = source,

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 
 #include "base/log_line.h"
 
 namespace outrider {
 namespace {
 
-constexpr int32_t kMostBlocks = 1 << 28;  // of a sequence
-constexpr int kMostMessages = 4096;       // taken at a time, as of slices
+constexpr int32_t kMostBlocks = 1 << 28;       // of a sequence
+constexpr int kMostMessages = 4096;            // taken at a time, as of slices
+constexpr std::chrono::milliseconds kRest{1};  // before an inbox that was full is tried again
 
 int32_t block_of(int64_t tokens) { return static_cast<int32_t>(tokens / kBlockTokens); }
 
@@ -26,42 +28,51 @@ uint64_t BlockNames::up_to(std::span<const TokenId> ids, int32_t end) {
 // ---- sending --------------------------------------------------------------------------------------------
 
 Transport* BlockSender::to(uint64_t inbox) {
-  const auto at = connections_.find(inbox);
-  if (at != connections_.end()) return at->second.get();
+  Connection& connection = connections_[inbox];
+  if (connection.transport) return connection.transport.get();
+  if (options_.now() < connection.again) return nullptr;  // a try holds up every prompt
   auto connected = connect_(inbox);
-  if (!connected.ok()) {
-    log_line(LogLevel::kWarning, "blocks of prompts cannot be sent: {}", connected.status().message());
-    connections_.emplace(inbox, nullptr);  // trying again would hold up every prompt
-    return nullptr;
+  if (connected.ok()) {
+    connection.transport = std::move(connected).value();
+    return connection.transport.get();
   }
-  return connections_.emplace(inbox, std::move(connected).value()).first->second.get();
+  log_line(LogLevel::kWarning, "blocks of prompts cannot be sent: {}", connected.status().message());
+  connection.again = options_.now() + options_.pause;
+  return nullptr;
+}
+
+Status BlockSender::send_part(Transport& transport, const KvBlocks& part, Clock::time_point deadline) const {
+  for (;;) {
+    Status status = transport.send(kCoordinatorPeer, part);
+    if (status.code() != StatusCode::kResourceExhausted || options_.now() >= deadline) return status;
+    std::this_thread::sleep_for(kRest);
+  }
 }
 
 int64_t BlockSender::send(const BlockExport& blocks, std::span<const TokenId> ids, const KvCache& kv,
-                          KvHandle sequence) {
-  Transport* const transport = to(blocks.inbox);
-  if (!transport) return 0;
+                          KvHandle sequence, Clock::time_point deadline) {
   const int64_t size = kv.block_bytes();
-  if (size == 0) return 0;
+  Transport* const transport = size > 0 ? to(blocks.inbox) : nullptr;
+  if (!transport) return 0;
   const int32_t end = block_of(blocks.first.value() + blocks.count);
   const auto most = static_cast<int32_t>(std::max<int64_t>(1, kBlockPartBytes / size));
-  BlockNames names(source_);
+  BlockNames names(options_.source);
+  Status status;
   int64_t sent = 0;
   KvBlocks part{.transfer = blocks.transfer};
-  for (int32_t first = block_of(blocks.first.value()); first < end; first += part.count) {
+  for (int32_t first = block_of(blocks.first.value()); first < end && status.ok(); first += part.count) {
     part.first = first;
     part.count = std::min(most, end - first);
     part.name = names.up_to(ids, first + part.count);
     part.bytes.resize(static_cast<size_t>(part.count * size));
     kv.read_blocks(sequence, first, std::as_writable_bytes(std::span(part.bytes)));
-    if (const Status status = transport->send(kCoordinatorPeer, part); !status.ok()) {
-      connections_.erase(blocks.inbox);  // the next prompt tries anew
-      return 0;
-    }
+    status = send_part(*transport, part, deadline);
     sent += part.count * size;
   }
   tokens_hashed_ += names.hashed();
-  return sent;
+  if (status.ok()) return sent;
+  log_line(LogLevel::kInfo, "blocks of a prompt were not sent: {}", status.message());
+  return 0;
 }
 
 // ---- receiving ------------------------------------------------------------------------------------------

@@ -40,24 +40,39 @@ class BlockNames {
   uint64_t hash_ = kEmptyPrefixHash;
 };
 
+struct BlockSenderOptions {
+  BlockSource source;
+  std::chrono::milliseconds pause{30'000};  // before an inbox that was out of reach is tried again
+  std::function<Clock::time_point()> now = Clock::now;
+};
+
 // On each rank of a group that only prefills.
 class BlockSender {
  public:
   // Connects to this rank's counterpart in the group with this inbox (Hello::block_inbox).
   using Connect = std::function<Result<std::unique_ptr<Transport>>(uint64_t inbox)>;
-  BlockSender(Connect connect, BlockSource source) : connect_(std::move(connect)), source_(source) {}
+  BlockSender(Connect connect, BlockSenderOptions options)
+      : connect_(std::move(connect)), options_(std::move(options)) {}
 
-  // Sends whole blocks of a sequence with this text. Returns the number of bytes, 0 where that failed.
-  int64_t send(const BlockExport& blocks, std::span<const TokenId> ids, const KvCache& kv, KvHandle sequence);
+  // Sends whole blocks of a sequence with this text. Until the deadline waits for an inbox that is full.
+  // Returns the number of bytes, 0 where that failed.
+  int64_t send(const BlockExport& blocks, std::span<const TokenId> ids, const KvCache& kv, KvHandle sequence,
+               Clock::time_point deadline);
 
   int64_t tokens_hashed() const { return tokens_hashed_; }
 
  private:
+  struct Connection {
+    std::unique_ptr<Transport> transport;  // null: out of reach until `again`
+    Clock::time_point again;
+  };
   Transport* to(uint64_t inbox);
+  Status send_part(Transport& transport, const KvBlocks& part, Clock::time_point deadline) const;
 
   const Connect connect_;
-  const BlockSource source_;
-  std::map<uint64_t, std::unique_ptr<Transport>> connections_;
+  const BlockSenderOptions options_;
+  // By inbox. A broken one is kept, because it reconnects by itself and may hold parts of earlier prompts.
+  std::map<uint64_t, Connection> connections_;
   int64_t tokens_hashed_ = 0;
 };
 

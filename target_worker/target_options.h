@@ -56,6 +56,9 @@ struct TargetOptions {
   uint64_t block_inbox_name = 0;
   // Time that a group without other work waits for blocks; it is asked again.
   std::chrono::milliseconds block_wait{5};
+  // Time for the blocks of a plan, in all, to find room in inboxes that are full. After as long the group
+  // that decodes computes the prompt itself.
+  std::chrono::milliseconds block_patience{10'000};
   // Time after the forward pass at which every rank gives up a draft whose slices are not all here.
   std::chrono::milliseconds slice_timeout{2000};
 };

@@ -331,10 +331,11 @@ void TargetWorker::tell_hidden_states(const StepPlan& plan, StepResult& result) 
 // All ranks have the same sequences, so all send, and add up the same sums.
 void TargetWorker::export_blocks(const StepPlan& plan, StepResult& result) {
   if (plan.exports.empty()) return;
+  const auto deadline = Clock::now() + options_.block_patience;
   std::vector<uint64_t> bytes, failed;
   for (const BlockExport& blocks : plan.exports) {
     const TargetSequences::Sequence& s = sequences_.at(blocks.sequence);
-    const int64_t sent = options_.block_sender->send(blocks, s.ids, model_.kv(), s.kv);
+    const int64_t sent = options_.block_sender->send(blocks, s.ids, model_.kv(), s.kv, deadline);
     bytes.push_back(static_cast<uint64_t>(sent));
     failed.push_back(sent == 0 ? 1 : 0);
   }

@@ -63,13 +63,13 @@ class BlockExchange : public ::testing::Test {
   std::shared_ptr<InprocHub> hub_ = make_inproc_hub({.high_water_mark = 64});
   Cache from_, to_;
   const std::vector<TokenId> ids_ = text(70);
-  BlockSender sender_{connect(), kSource};
+  BlockSender sender_{connect(), {.source = kSource}};
 };
 
 TEST_F(BlockExchange, BlocksArriveWithTheirBits) {
   BlockInbox inbox = this->inbox();
   const BlockExport all{.transfer = 1, .first = Position(16), .count = 48, .inbox = 7};
-  EXPECT_EQ(sender_.send(all, ids_, from_.kv, from_.sequence), 3 * from_.kv.block_bytes());
+  EXPECT_EQ(sender_.send(all, ids_, from_.kv, from_.sequence, soon()), 3 * from_.kv.block_bytes());
   to_.fill(32);  // its first two blocks: the second is there already
   const BlockImport rest{.transfer = 1, .first = Position(32), .count = 32};
   ASSERT_TRUE(inbox.has(rest, ids_, soon()));
@@ -88,7 +88,7 @@ TEST_F(BlockExchange, BlocksArriveWithTheirBits) {
 TEST_F(BlockExchange, BlocksOfAnotherTextModelOrRankAreNotTaken) {
   BlockInbox inbox = this->inbox();
   const BlockExport all{.transfer = 1, .first = Position(0), .count = 64, .inbox = 7};
-  EXPECT_GT(sender_.send(all, ids_, from_.kv, from_.sequence), 0);
+  EXPECT_GT(sender_.send(all, ids_, from_.kv, from_.sequence, soon()), 0);
   const BlockImport wanted{.transfer = 1, .first = Position(0), .count = 64};
   auto other = ids_;
   other[40] = TokenId(99);
@@ -103,8 +103,8 @@ TEST_F(BlockExchange, BlocksOfAnotherTextModelOrRankAreNotTaken) {
         BlockSource{.model = 5, .rank = 1, .ranks = 4}}) {
     const auto hub = std::exchange(hub_, make_inproc_hub({.high_water_mark = 64}));
     BlockInbox strange = this->inbox(kBlocks, source);
-    BlockSender sender(connect(), kSource);
-    EXPECT_GT(sender.send(all, ids_, from_.kv, from_.sequence), 0);
+    BlockSender sender(connect(), {.source = kSource});
+    EXPECT_GT(sender.send(all, ids_, from_.kv, from_.sequence, soon()), 0);
     EXPECT_FALSE(strange.has(wanted, ids_, Clock::now() + std::chrono::milliseconds(20)));
     hub_ = hub;
   }
@@ -114,7 +114,7 @@ TEST_F(BlockExchange, BlocksOfAnotherTextModelOrRankAreNotTaken) {
 TEST_F(BlockExchange, PartsAreNotTaken) {
   BlockInbox inbox = this->inbox();
   EXPECT_GT(sender_.send({.transfer = 1, .first = Position(0), .count = 32, .inbox = 7}, ids_, from_.kv,
-                         from_.sequence),
+                         from_.sequence, soon()),
             0);
   const BlockImport wanted{.transfer = 1, .first = Position(0), .count = 64};
   EXPECT_FALSE(inbox.has(wanted, ids_, Clock::now() + std::chrono::milliseconds(20)));
@@ -136,7 +136,7 @@ TEST_F(BlockExchange, AnInboxIsBounded) {
   BlockInbox inbox = this->inbox(5);
   for (uint64_t transfer = 1; transfer <= 4; ++transfer)
     EXPECT_GT(sender_.send({.transfer = transfer, .first = Position(0), .count = 32, .inbox = 7}, ids_,
-                           from_.kv, from_.sequence),
+                           from_.kv, from_.sequence, soon()),
               0);
   inbox.look();
   EXPECT_EQ(inbox.bytes(), 4 * from_.kv.block_bytes());  // the last two of two blocks each
@@ -150,7 +150,7 @@ TEST_F(BlockExchange, BlocksThatWereFoundAreNotDroppedForOthers) {
   BlockInbox inbox = this->inbox(4);
   const auto send = [&](uint64_t transfer, int count) {
     EXPECT_GT(sender_.send({.transfer = transfer, .first = Position(0), .count = count, .inbox = 7}, ids_,
-                           from_.kv, from_.sequence),
+                           from_.kv, from_.sequence, soon()),
               0);
   };
   const auto wanted = [](uint64_t transfer, int count) {
@@ -243,24 +243,80 @@ TEST(BlockTransfer, AQueueThatIsNeverEmptyDoesNotHoldUpARankBeyondTheDeadline) {
 TEST_F(BlockExchange, ATextIsHashedOnceForAllItsParts) {
   BlockInbox inbox = this->inbox();
   EXPECT_GT(sender_.send({.transfer = 1, .first = Position(16), .count = 48, .inbox = 7}, ids_, from_.kv,
-                         from_.sequence),
+                         from_.sequence, soon()),
             0);
   EXPECT_EQ(sender_.tokens_hashed(), 64);
 }
 
-TEST_F(BlockExchange, AnInboxThatIsNotThereIsNotTriedAgain) {
-  int tries = 0;
+// A connection that is full a number of times, or from some message on.
+class FullWire final : public Transport {
+ public:
+  FullWire(std::unique_ptr<Transport> inner, int& refusals) : inner_(std::move(inner)), refusals_(refusals) {}
+  Status send(PeerId to, const Message& message) override {
+    if (refusals_ == 0) return inner_->send(to, message);
+    --refusals_;
+    return resource_exhausted("the test's queue is full");
+  }
+  std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
+  const TransportStats& stats() const override { return inner_->stats(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  int& refusals_;
+};
+
+TEST_F(BlockExchange, AFullInboxIsWaitedForUntilTheDeadlineAndKept) {
+  int refusals = 0, connections = 0;
   BlockSender sender(
-      [&tries](uint64_t) -> Result<std::unique_ptr<Transport>> {
-        ++tries;
-        return unavailable("nobody is there");
+      [&](uint64_t) -> Result<std::unique_ptr<Transport>> {
+        ++connections;
+        return std::unique_ptr<Transport>(std::make_unique<FullWire>(hub_->connect(), refusals));
       },
-      kSource);
-  for (int i = 0; i < 3; ++i)
-    EXPECT_EQ(sender.send({.transfer = 1, .first = Position(0), .count = 32, .inbox = 7}, ids_, from_.kv,
-                          from_.sequence),
-              0);
+      {.source = kSource});
+  BlockInbox inbox = this->inbox();
+  const auto send = [&](uint64_t transfer, Clock::time_point deadline) {
+    return sender.send({.transfer = transfer, .first = Position(0), .count = 32, .inbox = 7}, ids_, from_.kv,
+                       from_.sequence, deadline);
+  };
+  refusals = 3;
+  EXPECT_GT(send(1, soon()), 0);
+  EXPECT_EQ(refusals, 0);
+  refusals = 3;
+  EXPECT_EQ(send(2, Clock::now()), 0);  // this transfer alone
+  EXPECT_EQ(refusals, 2);
+  refusals = 0;
+  EXPECT_GT(send(3, Clock::now()), 0);
+  EXPECT_EQ(connections, 1);
+  for (const uint64_t transfer : {1, 3})
+    EXPECT_TRUE(inbox.has({.transfer = transfer, .first = Position(0), .count = 32}, ids_, soon()));
+}
+
+TEST_F(BlockExchange, AnInboxThatIsNotThereIsTriedAgainAfterAPause) {
+  int tries = 0;
+  Clock::time_point now = Clock::now();
+  BlockInbox inbox = this->inbox();
+  BlockSender sender(
+      [&](uint64_t) -> Result<std::unique_ptr<Transport>> {
+        if (++tries < 3) return unavailable("nobody is there");
+        return hub_->connect();
+      },
+      {.source = kSource, .pause = std::chrono::seconds(30), .now = [&now] { return now; }});
+  const auto send = [&] {
+    return sender.send({.transfer = 1, .first = Position(0), .count = 32, .inbox = 7}, ids_, from_.kv,
+                       from_.sequence, soon());
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(send(), 0);
   EXPECT_EQ(tries, 1);
+  now += std::chrono::seconds(29);
+  EXPECT_EQ(send(), 0);
+  EXPECT_EQ(tries, 1);
+  now += std::chrono::seconds(2);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(send(), 0);
+  EXPECT_EQ(tries, 2);
+  now += std::chrono::seconds(31);
+  EXPECT_GT(send(), 0);
+  EXPECT_GT(send(), 0);
+  EXPECT_EQ(tries, 3);
 }
 
 }  // namespace
