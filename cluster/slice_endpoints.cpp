@@ -46,6 +46,7 @@ Secrets agree_on_secrets(Collectives& group, bool encrypted) {
 }
 
 Result<std::unique_ptr<Transport>> bind(const SliceEndpointOptions& options, const Secrets& secrets) {
+  RETURN_IF_ERROR(options.possible);
   ZmqOptions zmq;
   zmq.cluster = secrets.cluster;
   zmq.max_message_bytes = options.max_message_bytes;
@@ -79,7 +80,7 @@ OpenSliceEndpoint open_slice_endpoints(Collectives& group, const SliceEndpointOp
     endpoint.own = std::move(bound).value();
     mine = text_of(endpoint.own->endpoint());
   } else {
-    log_line(LogLevel::kWarning, "no slices of q: {}", bound.status().message());
+    log_line(LogLevel::kWarning, "no {}: {}", options.purpose, bound.status().message());
   }
   const std::vector<Text> all = gather(group, mine), gpus = gather(group, text_of(options.gpu));
   if (std::any_of(all.begin(), all.end(), [](const Text& text) { return text[0] == 0; })) return {};

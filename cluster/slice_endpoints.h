@@ -12,6 +12,8 @@
 namespace outrider {
 
 struct SliceEndpointOptions {
+  std::string purpose = "slices of q";  // for a warning: what there is not if an endpoint cannot be opened
+  Status possible = {};                 // not ok: this rank cannot open one, for this reason
   std::string
       host;  // this rank's, as others see it; empty: a Unix socket of this user's, all are on one host
   bool encrypted = false;  // on TCP; if libzmq has no CURVE, no endpoint is opened unless allow_remote

@@ -8,11 +8,13 @@
 namespace outrider {
 namespace {
 
-ZmqOptions endpoint_options(const SliceEndpoints& slices, std::chrono::milliseconds timeout) {
+ZmqOptions endpoint_options(const SliceEndpoints& slices, std::chrono::milliseconds timeout,
+                            const SenderQueue& queue) {
   ZmqOptions zmq;
   zmq.cluster = slices.cluster;
   zmq.connect_timeout = timeout;
-  zmq.linger = std::chrono::milliseconds(0);  // a late draft is useless
+  zmq.high_water_mark = queue.high_water_mark;
+  zmq.linger = queue.linger;
   if (slices.server_key.empty()) return zmq;
   CurveKeys keys;
   keys.own = {slices.public_key, slices.secret_key};
@@ -37,10 +39,11 @@ bool pack_slice(std::span<const QRow> rows, IndexRange range, std::vector<uint16
 }  // namespace
 
 Result<std::unique_ptr<Transport>> connect_to_endpoint(const SliceEndpoints& endpoints, size_t rank,
-                                                       std::chrono::milliseconds timeout) {
+                                                       std::chrono::milliseconds timeout,
+                                                       const SenderQueue& queue) {
   if (rank >= endpoints.of_rank.size())
     return malformed(fmt::format("the target has no door of rank {}", rank));
-  return make_zmq_client(endpoints.of_rank[rank].endpoint, endpoint_options(endpoints, timeout));
+  return make_zmq_client(endpoints.of_rank[rank].endpoint, endpoint_options(endpoints, timeout, queue));
 }
 
 Result<SliceSender> SliceSender::connect(const SliceEndpoints& slices, int64_t vocab_size, Generation worker,

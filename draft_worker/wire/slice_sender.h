@@ -10,9 +10,16 @@
 
 namespace outrider {
 
+// The sender's own queue. Unless it is as long as the endpoint's, it bounds what that may have unread.
+struct SenderQueue {
+  int high_water_mark = ZmqOptions().high_water_mark;  // messages
+  std::chrono::milliseconds linger{0};                 // a late draft is useless
+};
+
 // Connects to the endpoint of one rank.
 Result<std::unique_ptr<Transport>> connect_to_endpoint(const SliceEndpoints& endpoints, size_t rank,
-                                                       std::chrono::milliseconds timeout);
+                                                       std::chrono::milliseconds timeout,
+                                                       const SenderQueue& queue = {});
 
 class SliceSender {
  public:

@@ -78,5 +78,20 @@ TEST(SliceEndpoints, AllRanksOrNone) {
   }
 }
 
+// One rank cannot be reached: no rank waits for it, and its warning says what is lost.
+TEST(SliceEndpoints, ARankThatCannotBeReachedNamesWhatThereIsNot) {
+  ::testing::internal::CaptureStdout();  // where a program logs that has not begun a log
+  const auto endpoints = open_all(2, [](int rank) {
+    SliceEndpointOptions options = over_tcp(rank);
+    options.purpose = "blocks of prompts";
+    if (rank == 1) options.possible = unavailable("it has no address");
+    return options;
+  });
+  const std::string told = ::testing::internal::GetCapturedStdout();
+  for (const OpenSliceEndpoint& endpoint : endpoints) EXPECT_FALSE(endpoint.own);
+  EXPECT_NE(told.find("no blocks of prompts: it has no address"), std::string::npos) << told;
+  EXPECT_EQ(told.find("slices"), std::string::npos) << told;
+}
+
 }  // namespace
 }  // namespace outrider
