@@ -1,19 +1,48 @@
 #include "start/block_ends.h"
 
+#include <algorithm>
+
+#include "model/kv/kv_shape_of.h"
+
 namespace outrider {
 namespace {
 
-// Messages of a mebibyte each that a rank may have unread; a prompt whose blocks are more is computed where
-// it is decoded.
-constexpr size_t kMostUnread = 4096;
+// Blocks of the rank with the largest ones, on any back-end, if all numbers had 32 bits.
+int64_t most_bytes_of_block(const ModelSettings& models, const Preparation& prepared) {
+  const ModelConfig& config = prepared.target;
+  const size_t states = prepared.head && models.head() ? prepared.head->aux_layers.size() : 0;
+  const KvShape shape =
+      kv_shape_of(config, ShardPlan(config, {0, models.tensor_parallel_size}), KvType::kFloat32, states);
+  int64_t numbers = shape.hidden_state_size;
+  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+    if (shape.keeps_row(layer))
+      numbers += shape.row_size;
+    else if (shape.holds(layer))
+      numbers += 2 * shape.size(layer).kv_heads * shape.size(layer).head_dim;
+  }
+  return numbers * kBlockTokens * element_bytes(shape.type);
+}
 
 }  // namespace
 
-LocalBlockEnds::LocalBlockEnds(const ModelSettings& models)
+int block_queue_limit(const ModelSettings& models, const Preparation& prepared) {
+  const int64_t part = std::max(kBlockPartBytes, most_bytes_of_block(models, prepared));
+  const int64_t messages = kMostUnreadBlockBytes / part / std::max(1, models.prefill_groups);
+  return static_cast<int>(std::max<int64_t>(messages, 2));
+}
+
+int64_t block_inbox_bytes(const KvCache& kv, int64_t max_context) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const int64_t longest = std::max(kMost, kv_blocks_for(max_context) * kv.block_bytes());
+  return std::min(kv.num_blocks() * kv.block_bytes(), longest);
+}
+
+LocalBlockEnds::LocalBlockEnds(const ModelSettings& models, const Preparation& prepared)
     : prefill_groups_(models.prefill_groups), ranks_(models.tensor_parallel_size) {
   if (prefill_groups_ == 0) return;
+  const auto limit = static_cast<size_t>(block_queue_limit(models, prepared));
   for (int i = 0; i < models.data_parallel_size * ranks_; ++i)
-    hubs_.push_back(make_inproc_hub({.high_water_mark = kMostUnread}));
+    hubs_.push_back(make_inproc_hub({.high_water_mark = limit}));
 }
 
 BlockEnd LocalBlockEnds::end(int group, int rank) const {

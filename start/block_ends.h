@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "comm/transport.h"
+#include "start/prepare.h"
 #include "start/settings.h"
 #include "target_worker/block_exchange.h"
 
@@ -18,10 +19,19 @@ struct BlockEnd {
   uint64_t inbox_name = 0;           // the same on all its ranks
 };
 
+// Bytes of blocks that a rank may have unread, and a sender unsent; a sender waits then.
+constexpr int64_t kMostUnreadBlockBytes = int64_t{256} << 20;
+// The same in messages, for each sender of a rank.
+int block_queue_limit(const ModelSettings& models, const Preparation& prepared);
+
+// Bytes of blocks that a rank has read and not used: 1 GiB, or the longest text if that is more. Beyond, the
+// oldest prompts are computed where they are decoded. All are in host memory, also those of a GPU.
+int64_t block_inbox_bytes(const KvCache& kv, int64_t max_context);
+
 // The ends of all target ranks of this process. Groups that only prefill come first.
 class LocalBlockEnds {
  public:
-  explicit LocalBlockEnds(const ModelSettings& models);
+  LocalBlockEnds(const ModelSettings& models, const Preparation& prepared);
   // Once for each rank.
   BlockEnd end(int group, int rank) const;
 

@@ -123,7 +123,7 @@ Status LocalCluster::start_target() {
       groups_.push_back(make_group(settings_.models.tensor_parallel_size));
   ASSIGN_OR_RETURN(head_, models_ ? models_->head : load_whole_head(settings_, prepared_));
   const size_t groups = models_ ? 1 : groups_.size();
-  const LocalBlockEnds ends(settings_.models);
+  const LocalBlockEnds ends(settings_.models, prepared_);
   for (size_t g = 0; g < groups; ++g) {
     const auto& group = models_ ? models_->group : groups_[g];
     for (size_t r = 0; r < group.size(); ++r) {

@@ -30,7 +30,6 @@
 namespace outrider {
 namespace {
 
-constexpr int kMostUnreadBlocks = 4096;           // messages of blocks of prompts to a rank
 constexpr std::chrono::minutes kReadingTime{10};  // other ranks wait while the coordinator reads prompts
 
 // Collective, and the first step of every rank, whatever its command line.
@@ -166,6 +165,12 @@ Status look_after_drafter(const ClusterSettings& settings, const Preparation& pr
   return supervise_draft_child(settings, child, *rank.transport);
 }
 
+// Whether other ranks reach an endpoint of this target rank.
+Status can_be_reached(const RankContext& rank) {
+  if (rank.one_host || !rank.host.empty()) return {};
+  return unavailable(fmt::format("rank {} has no address for ranks on other hosts", rank.self.rank.value()));
+}
+
 // Collective over the target group. Opens the endpoints for dense rows of q, one for each rank's slice, and
 // for announcements of hidden states from the leader's GPU to workers with a head. An emulated link applies
 // to the coordinator's connections, so with one everything goes through the coordinator.
@@ -176,14 +181,15 @@ OpenSliceEndpoint open_endpoints(const ClusterSettings& settings, const Preparat
   const bool tells_hidden_states =
       settings.models.is_head_at_workers() && rank.topology.at(rank.topology.leader()).device != "cpu";
   if (!(is_dense || tells_hidden_states) || rank.topology.groups() > 1 ||
-      !settings.speculation.emulate_link.text().empty() || (!rank.one_host && rank.host.empty()))
+      !settings.speculation.emulate_link.text().empty())
     return {};
   constexpr int64_t kHeaders = 4096;
   constexpr int kMaxTransfers = 64;  // of hidden states, announced to a worker that has not polled
   const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
   return open_slice_endpoints(
       *rank.collectives,
-      {.host = rank.host,
+      {.possible = can_be_reached(rank),
+       .host = rank.host,
        .encrypted = rank.curve.has_value(),
        .allow_remote = settings.mpi.allow_remote,
        .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
@@ -192,29 +198,34 @@ OpenSliceEndpoint open_endpoints(const ClusterSettings& settings, const Preparat
 }
 
 // Collective over the job. A target rank's end for blocks of prefilled prompts, if there are groups that only
-// prefill. Every rank opens an endpoint, and those that decode keep it.
-BlockEnd open_block_end(Collectives& world, const RankContext& rank, bool allow_remote) {
+// prefill. Every rank opens an endpoint, and those that decode keep it. `queue`: block_queue_limit().
+BlockEnd open_block_end(Collectives& world, const RankContext& rank, bool allow_remote, int queue) {
   const Topology& topology = rank.topology;
   if (topology.prefill_groups() == 0) return {};
-  OpenSliceEndpoint endpoint = open_slice_endpoints(world, {.host = rank.host,
-                                                            .encrypted = rank.curve.has_value(),
-                                                            .allow_remote = allow_remote,
-                                                            .max_message_bytes = int64_t{64} << 20,
-                                                            .high_water_mark = kMostUnreadBlocks,
-                                                            .gpu = {}});
-  if (rank.self.role != Role::kTarget) return {};
+  const bool is_target = rank.self.role == Role::kTarget;
+  OpenSliceEndpoint endpoint =
+      open_slice_endpoints(world, {.purpose = "blocks of prompts from groups that only prefill",
+                                   .possible = is_target ? can_be_reached(rank) : Status(),
+                                   .host = rank.host,
+                                   .encrypted = rank.curve.has_value(),
+                                   .allow_remote = allow_remote,
+                                   .max_message_bytes = int64_t{64} << 20,
+                                   .high_water_mark = queue,
+                                   .gpu = {}});
+  if (!is_target) return {};
   if (rank.self.group >= topology.prefill_groups() && !endpoint.own) return {};
   if (rank.self.group >= topology.prefill_groups())
     return {.connect = {},
             .inbox = std::move(endpoint.own),
             .inbox_name = static_cast<uint64_t>(rank.self.group) + 1};
-  return {.connect = [all = std::move(endpoint.all), &topology,
-                      own = rank.self.tp_rank](uint64_t inbox) -> Result<std::unique_ptr<Transport>> {
+  return {.connect = [all = std::move(endpoint.all), &topology, own = rank.self.tp_rank,
+                      queue](uint64_t inbox) -> Result<std::unique_ptr<Transport>> {
             for (const RankPlace& place : topology.ranks())
               if (place.role == Role::kTarget && place.tp_rank == own &&
                   static_cast<uint64_t>(place.group) + 1 == inbox)
-                return connect_to_endpoint(all, static_cast<size_t>(place.rank.value()),
-                                           std::chrono::milliseconds(5000));
+                return connect_to_endpoint(
+                    all, static_cast<size_t>(place.rank.value()), std::chrono::milliseconds(5000),
+                    {.high_water_mark = queue, .linger = std::chrono::milliseconds(1000)});
             return invalid_argument(fmt::format("there is no inbox {}", inbox));
           },
           .inbox = nullptr};
@@ -420,7 +431,8 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   std::vector<int> threads_of(static_cast<size_t>(world->size()));
   world->all_gather(std::as_bytes(std::span(&threads.count, 1)),
                     std::as_writable_bytes(std::span(threads_of)));
-  BlockEnd blocks = open_block_end(*world, rank, settings.mpi.allow_remote);
+  BlockEnd blocks = open_block_end(*world, rank, settings.mpi.allow_remote,
+                                   prepared.ok() ? block_queue_limit(rank_settings.models, *prepared) : 1);
 
   if (coordinates) {
     // For the report, which speaks of the target.

@@ -130,9 +130,10 @@ void add_block_end(BlockEnd blocks, const Collectives& group, const KvCache& kv,
         std::make_shared<BlockSender>(std::move(blocks.connect), BlockSenderOptions{.source = source});
   if (!blocks.inbox) return;
   target.block_inbox = std::make_shared<BlockInbox>(
-      std::move(blocks.inbox), BlockInboxOptions{.source = source,
-                                                 .block_bytes = kv.block_bytes(),
-                                                 .most_bytes = kv.num_blocks() * kv.block_bytes()});
+      std::move(blocks.inbox),
+      BlockInboxOptions{.source = source,
+                        .block_bytes = kv.block_bytes(),
+                        .most_bytes = block_inbox_bytes(kv, target.info.max_context)});
   target.block_inbox_name = blocks.inbox_name;
 }
 

@@ -345,7 +345,7 @@ class TestCluster::Threads {
   std::mutex mutex_;
   std::map<std::string, std::vector<Status>> ends_;  // of every role
   std::optional<LocalCluster> local_;
-  const LocalBlockEnds block_ends_{settings_.models};
+  const LocalBlockEnds block_ends_{settings_.models, prepared_};
   // Roles that start apart.
   std::shared_ptr<InprocHub> hub_;
   const TemporaryDirectory directory_;  // of a socket
