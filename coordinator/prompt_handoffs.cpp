@@ -30,16 +30,15 @@ int32_t PromptHandoffs::part_for(const LiveRequest& live) const {
 
 bool PromptHandoffs::should_prefill_apart(const LiveRequest& live) const {
   if (options_.prefill_groups == 0 || live.request.prompt_logprobs >= 0) return false;
-  bool any = false;
+  bool any_prefills = false, any_takes = false;
   int32_t known = 0;
   for (const ServingGroup& group : groups_) {
     if (!group.target.is_here()) continue;
-    if (group.target.only_prefills())
-      any = true;
-    else
-      known = std::max(known, TargetGroups::known_tokens(live, group));
+    any_prefills |= group.target.only_prefills();
+    any_takes |= group.target.takes_blocks();
+    if (!group.target.only_prefills()) known = std::max(known, TargetGroups::known_tokens(live, group));
   }
-  return any && part_for(live) - known >= std::max(options_.min_handoff_tokens, kBlock);
+  return any_prefills && any_takes && part_for(live) - known >= std::max(options_.min_handoff_tokens, kBlock);
 }
 
 void PromptHandoffs::begin(LiveRequest& live) const { live.handoff = {.prefill_to = part_for(live)}; }
@@ -47,24 +46,32 @@ void PromptHandoffs::begin(LiveRequest& live) const { live.handoff = {.prefill_t
 void PromptHandoffs::choose(const std::function<void(const ServingGroup&)>& mark_dirty,
                             Clock::time_point now) {
   if (options_.prefill_groups == 0) return;
+  const bool any_takes = std::any_of(groups_.begin(), groups_.end(), [](const ServingGroup& group) {
+    return group.target.is_here() && group.target.takes_blocks();
+  });
   for (ServingGroup& from : groups_) {
     if (!from.target.is_here() || !from.target.only_prefills() || from.target.planner.outstanding()) continue;
     for (LiveRequest* live : from.requests.in_state(RequestState::kPrefill)) {
-      if (!live->has_prefilled() || live->handoff.transfer > 0) continue;
-      ServingGroup* const to =
-          groups_.best_for(*live, TargetGroups::SeqSlots::kFree, TargetGroups::Work::kDecoding);
+      if (!live->has_prefilled() || live->handoff.to >= 0) continue;
+      // If every group that took blocks is gone, the prompt is computed again in another one.
+      const auto work = any_takes ? TargetGroups::Work::kTakingBlocks : TargetGroups::Work::kDecoding;
+      ServingGroup* const to = groups_.best_for(*live, TargetGroups::SeqSlots::kFree, work);
       if (!to) return;
-      const PrefixIndex::Match known = to->target.kv.find(*live);
       Handoff& handoff = live->handoff;
-      handoff.transfer = ++last_transfer_;
       handoff.from = from.target.index;
       handoff.to = to->target.index;
+      ++to->target.expected;
+      mark_dirty(from);
+      if (!any_takes) {
+        ++totals_.handoffs_lost;
+        continue;
+      }
+      const PrefixIndex::Match known = to->target.kv.find(*live);
+      handoff.transfer = ++last_transfer_;
       handoff.inbox = to->target.hello().block_inbox;
       handoff.end = handoff.prefill_to;
       handoff.first = std::min(whole_blocks(known.length), handoff.end - kBlock);
       handoff.deadline = now + options_.handoff_timeout;
-      ++to->target.expected;
-      mark_dirty(from);
     }
   }
 }
@@ -83,9 +90,9 @@ void PromptHandoffs::move(ServingGroup& from, const OutstandingPlan& plan,
 }
 
 Status PromptHandoffs::check(const StepResult& result, const OutstandingPlan& plan) const {
-  if (result.exported.size() != plan.handed_over.size())
+  if (result.exported.size() != plan.exports.size())
     return malformed(fmt::format("tells of {} exports of blocks instead of {}", result.exported.size(),
-                                 plan.handed_over.size()));
+                                 plan.exports.size()));
   if (result.imported.size() != plan.imports.size())
     return malformed(fmt::format("tells of {} imports of blocks instead of {}", result.imported.size(),
                                  plan.imports.size()));
@@ -93,9 +100,9 @@ Status PromptHandoffs::check(const StepResult& result, const OutstandingPlan& pl
 }
 
 void PromptHandoffs::settle(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now) {
-  for (size_t i = 0; i < plan.handed_over.size(); ++i) {
+  for (size_t i = 0; i < plan.exports.size(); ++i) {
     totals_.handoff_bytes += std::max<int64_t>(result.exported[i], 0);
-    LiveRequest* const live = groups_.find(plan.handed_over[i]);
+    LiveRequest* const live = groups_.find(plan.exports[i].sequence);
     if (live && live->awaits_blocks() && result.exported[i] <= 0) live->handoff.deadline = now;
   }
   for (size_t i = 0; i < plan.imports.size(); ++i) {

@@ -105,6 +105,18 @@ size_t TargetGroups::running() const {
   return sum;
 }
 
+bool TargetGroups::does(const TargetGroup& target, Work work) {
+  switch (work) {
+    case Work::kDecoding:
+      return !target.only_prefills();
+    case Work::kTakingBlocks:
+      return target.takes_blocks();
+    case Work::kPrefillOnly:
+      return target.only_prefills();
+  }
+  return false;
+}
+
 ServingGroup* TargetGroups::best_for(const LiveRequest& live, SeqSlots seq_slots, Work work) {
   const auto running = [](const ServingGroup* group) {
     return group->requests.running() + group->target.expected;
@@ -114,7 +126,7 @@ ServingGroup* TargetGroups::best_for(const LiveRequest& live, SeqSlots seq_slots
   for (ServingGroup& group : groups_) {
     const bool is_full = seq_slots == SeqSlots::kFree && running(&group) >= group.target.seq_slots();
     if (!group.target.is_here() || is_full) continue;
-    if (group.target.only_prefills() != (work == Work::kPrefillOnly)) continue;
+    if (!does(group.target, work)) continue;
     const int32_t known = groups_.size() > 1 ? known_tokens(live, group) : 0;
     if (!idlest || running(&group) < running(idlest)) {
       idlest = &group;

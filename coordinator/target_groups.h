@@ -69,12 +69,14 @@ class TargetGroups {
   // The best group for a request: the one with the longest cached beginning of its text, if that saves half
   // of the prefill elsewhere and the group is not much busier than another; else the least busy one.
   enum class SeqSlots { kFree, kAny };  // kFree: only groups that run fewer than they may; null: all are full
-  enum class Work { kDecoding, kPrefillOnly };
+  enum class Work { kDecoding, kTakingBlocks, kPrefillOnly };
   ServingGroup* best_for(const LiveRequest& live, SeqSlots seq_slots, Work work = Work::kDecoding);
   // Tokens of its text that are cached there, or will be soon because another request prefills them.
   static int32_t known_tokens(const LiveRequest& live, const ServingGroup& group);
 
  private:
+  static bool does(const TargetGroup& target, Work work);
+
   RequestIndex index_;
   std::deque<ServingGroup> groups_;  // the maximal number of groups
 };

@@ -55,6 +55,8 @@ class TargetGroup {
   bool has_two_places() const { return drafts() && hidden_state_head() != 0; }
   // It prefills prompts for other groups, and decodes none.
   bool only_prefills() const { return hello_.only_prefills; }
+  // It decodes, and its ranks have inboxes for blocks.
+  bool takes_blocks() const { return !only_prefills() && hello_.block_inbox != 0; }
   int32_t max_context() const { return max_context_of(hello_); }
   // The context of a group with this Hello.
   int32_t max_context_of(const Hello& hello) const {

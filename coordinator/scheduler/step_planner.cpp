@@ -192,12 +192,15 @@ void StepPlanner::add_ready(RequestTable& requests, int32_t most_rows, size_t mo
 void StepPlanner::hand_over(RequestTable& requests, StepPlan* step) {
   for (LiveRequest* live : requests.in_state(RequestState::kPrefill)) {
     const Handoff& handoff = live->handoff;
-    if (!live->has_prefilled() || handoff.transfer == 0) continue;
-    step->exports.push_back({.sequence = live->id(),
-                             .transfer = handoff.transfer,
-                             .first = Position(handoff.first),
-                             .count = handoff.end - handoff.first,
-                             .inbox = handoff.inbox});
+    if (!live->has_prefilled() || handoff.to < 0) continue;
+    if (handoff.transfer > 0) {
+      step->exports.push_back({.sequence = live->id(),
+                               .transfer = handoff.transfer,
+                               .first = Position(handoff.first),
+                               .count = handoff.end - handoff.first,
+                               .inbox = handoff.inbox});
+      plan_->exports.push_back({.sequence = live->id(), .count = handoff.end - handoff.first});
+    }
     kv_.close(*live);
     step->closes.push_back(live->id());
     live->sequence.target.open = false;
@@ -239,7 +242,7 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t seq_slots, StepPlan
     });
   for (LiveRequest* live : waiting) {
     if (std::find(plan_->gave_up.begin(), plan_->gave_up.end(), live) != plan_->gave_up.end()) continue;
-    if (live->has_prefilled() || (live->handoff.prefill_to > 0 && live->handoff.transfer > 0)) continue;
+    if (live->has_prefilled() || (live->handoff.prefill_to > 0 && live->handoff.to >= 0)) continue;
     const bool is_new = !live->sequence.target.open;
     if (is_new && (is_full || open_count >= seq_slots)) continue;
     auto found = is_new ? kv_.find(*live) : PrefixIndex::Match();

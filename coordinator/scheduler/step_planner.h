@@ -21,6 +21,12 @@ struct PlannedEntry {
   int32_t first_scored = 0, scored = -1;
 };
 
+// Blocks of a prompt that the group sends to another one.
+struct PlannedExport {
+  SequenceId sequence;
+  int32_t count = 0;  // tokens
+};
+
 // Blocks of a prompt that the group takes in, if they are there.
 struct PlannedImport {
   LiveRequest* live = nullptr;
@@ -31,7 +37,8 @@ struct OutstandingPlan {
   uint64_t step = 0;
   std::vector<PlannedEntry> entries;
   std::vector<LiveRequest*> gave_up;  // preempted for want of blocks; will be prefilled again
-  std::vector<SequenceId> handed_over;  // whose blocks the group sends to another one
+  std::vector<SequenceId> handed_over;  // go on in another group, with or without their blocks
+  std::vector<PlannedExport> exports;
   std::vector<PlannedImport> imports;
   int32_t lost_handoffs = 0;  // blocks that were awaited and are of no use any more
   int32_t rows = 0;
