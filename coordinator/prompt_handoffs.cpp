@@ -43,37 +43,83 @@ bool PromptHandoffs::should_prefill_apart(const LiveRequest& live) const {
 
 void PromptHandoffs::begin(LiveRequest& live) const { live.handoff = {.prefill_to = part_for(live)}; }
 
-void PromptHandoffs::choose(const std::function<void(const ServingGroup&)>& mark_dirty,
-                            Clock::time_point now) {
-  if (options_.prefill_groups == 0) return;
-  const bool any_takes = std::any_of(groups_.begin(), groups_.end(), [](const ServingGroup& group) {
-    return group.target.is_here() && group.target.takes_blocks();
-  });
-  for (ServingGroup& from : groups_) {
-    if (!from.target.is_here() || !from.target.only_prefills() || from.target.planner.outstanding()) continue;
-    for (LiveRequest* live : from.requests.in_state(RequestState::kPrefill)) {
-      if (!live->has_prefilled() || live->handoff.to >= 0) continue;
-      // If every group that took blocks is gone, the prompt is computed again in another one.
-      const auto work = any_takes ? TargetGroups::Work::kTakingBlocks : TargetGroups::Work::kDecoding;
-      ServingGroup* const to = groups_.best_for(*live, TargetGroups::SeqSlots::kFree, work);
-      if (!to) return;
-      Handoff& handoff = live->handoff;
-      handoff.from = from.target.index;
-      handoff.to = to->target.index;
-      ++to->target.expected;
-      mark_dirty(from);
-      if (!any_takes) {
-        ++totals_.handoffs_lost;
-        continue;
-      }
-      const PrefixIndex::Match known = to->target.kv.find(*live);
-      handoff.transfer = ++last_transfer_;
-      handoff.inbox = to->target.hello().block_inbox;
-      handoff.end = handoff.prefill_to;
-      handoff.first = std::min(whole_blocks(known.length), handoff.end - kBlock);
-      handoff.deadline = now + options_.handoff_timeout;
-    }
+// Those whose part is done, in the order in which they get places.
+std::vector<LiveRequest*> PromptHandoffs::prefilled() const {
+  std::vector<LiveRequest*> found;
+  for (const ServingGroup& group : groups_) {
+    if (!group.target.is_here() || !group.target.only_prefills()) continue;
+    for (LiveRequest* live : group.requests.in_state(RequestState::kPrefill))
+      if (live->has_prefilled()) found.push_back(live);
   }
+  std::sort(found.begin(), found.end(), [this](const LiveRequest* a, const LiveRequest* b) {
+    return std::pair(options_.priority_of(a->request), a->id()) <
+           std::pair(options_.priority_of(b->request), b->id());
+  });
+  return found;
+}
+
+// Beside all that waits there for blocks.
+bool PromptHandoffs::has_room(const LiveRequest& live, const ServingGroup& group) {
+  int64_t before = group.target.expected_blocks;
+  for (const auto& [id, other] : group.requests.all())
+    if (other->running() && !other->sequence.target.open)
+      before += kv_blocks_for(other->sequence.committed());
+  return group.target.kv.has_room(live, before);
+}
+
+// Null: there is none, or no room for its blocks. Then no later request takes what becomes free.
+ServingGroup* PromptHandoffs::keep_place(const LiveRequest& live, bool any_takes) {
+  using enum TargetGroups::SeqSlots;
+  if (!any_takes) return groups_.best_for(live, kFree);
+  const auto has_room = [&](const ServingGroup& group) { return PromptHandoffs::has_room(live, group); };
+  constexpr auto kWork = TargetGroups::Work::kTakingBlocks;
+  if (ServingGroup* const to = groups_.best_for(live, kFree, kWork, has_room)) return to;
+  if (ServingGroup* const full = groups_.best_for(live, kFree, kWork)) full->target.room_is_awaited = true;
+  return nullptr;
+}
+
+void PromptHandoffs::choose(const std::function<void(const ServingGroup&)>& mark_dirty,
+                            const LiveRequest* queued) {
+  if (options_.prefill_groups == 0) return;
+  bool any_takes = false;
+  for (ServingGroup& group : groups_) {
+    group.target.expected = 0;
+    group.target.expected_blocks = 0;
+    group.target.room_is_awaited = false;
+    any_takes |= group.target.is_here() && group.target.takes_blocks();
+  }
+  const auto found = prefilled();
+  const bool queued_decodes =
+      options_.by_priority && queued && !found.empty() && !should_prefill_apart(*queued);
+  for (LiveRequest* live : found) {
+    const bool is_decided = live->handoff.to >= 0;
+    if (!is_decided && queued_decodes &&
+        options_.priority_of(queued->request) < options_.priority_of(live->request))
+      continue;
+    ServingGroup* const to = is_decided ? &groups_.at(live->handoff.to) : keep_place(*live, any_takes);
+    if (!to) continue;
+    ++to->target.expected;
+    to->target.expected_blocks += kv_blocks_for(live->sequence.committed());
+    const ServingGroup& from = *groups_.of(*live);
+    if (is_decided || from.target.planner.outstanding()) continue;
+    decide(*live, *to);
+    mark_dirty(from);
+  }
+}
+
+// If every group that took blocks is gone, the prompt is computed again in another one.
+void PromptHandoffs::decide(LiveRequest& live, const ServingGroup& to) {
+  Handoff& handoff = live.handoff;
+  handoff.from = live.group;
+  handoff.to = to.target.index;
+  if (!to.target.takes_blocks()) {
+    ++totals_.handoffs_lost;
+    return;
+  }
+  handoff.transfer = ++last_transfer_;
+  handoff.inbox = to.target.hello().block_inbox;
+  handoff.end = handoff.prefill_to;
+  handoff.first = std::min(whole_blocks(to.target.kv.find(live).length), handoff.end - kBlock);
 }
 
 void PromptHandoffs::move(ServingGroup& from, const OutstandingPlan& plan,
@@ -125,7 +171,8 @@ void PromptHandoffs::give_up(LiveRequest& live) {
 void PromptHandoffs::expire(ServingGroup& group, Clock::time_point now) {
   if (options_.prefill_groups == 0) return;
   for (auto& [id, live] : group.requests.all())
-    if (live->state == RequestState::kPrefill && live->awaits_blocks() && now >= live->handoff.deadline)
+    if (live->state == RequestState::kPrefill && live->awaits_blocks() && live->handoff.deadline &&
+        now >= *live->handoff.deadline)
       give_up(*live);
 }
 
@@ -133,7 +180,8 @@ void PromptHandoffs::for_each_deadline(const ServingGroup& group,
                                        const std::function<void(Clock::time_point)>& consider) const {
   if (options_.prefill_groups == 0) return;
   for (const auto& [id, live] : group.requests.all())
-    if (live->state == RequestState::kPrefill && live->awaits_blocks()) consider(live->handoff.deadline);
+    if (live->state == RequestState::kPrefill && live->awaits_blocks() && live->handoff.deadline)
+      consider(*live->handoff.deadline);
 }
 
 void PromptHandoffs::group_lost(const ServingGroup& lost, Clock::time_point now) {

@@ -28,9 +28,15 @@ class PromptHandoffs {
   // A request begins in such a group.
   void begin(LiveRequest& live) const;
 
-  // Decides where prefilled prompts go, before the plans of their groups: to groups with a free place. Calls
-  // `mark_dirty` for each group whose next plan hands prompts over.
-  void choose(const std::function<void(const ServingGroup&)>& mark_dirty, Clock::time_point now);
+  // Decides where prefilled prompts go: to groups with a free place and room for their blocks. They keep the
+  // place until their groups are idle and can hand them over; calls `mark_dirty` for each group whose next
+  // plan does. `queued`: the next request of the queue, which comes first if it has a higher priority.
+  void choose(const std::function<void(const ServingGroup&)>& mark_dirty, const LiveRequest* queued);
+  // Whether prefilled prompts that have a place in the group still have room for their blocks if this request
+  // begins there.
+  static bool leaves_room(const LiveRequest& live, const ServingGroup& group) {
+    return group.target.expected == 0 || has_room(live, group);
+  }
   // After the plan that sends their blocks: they go on in their next groups, which are marked.
   void move(ServingGroup& from, const OutstandingPlan& plan,
             const std::function<void(const ServingGroup&)>& mark_dirty);
@@ -48,6 +54,10 @@ class PromptHandoffs {
 
  private:
   int32_t part_for(const LiveRequest& live) const;
+  std::vector<LiveRequest*> prefilled() const;
+  static bool has_room(const LiveRequest& live, const ServingGroup& group);
+  ServingGroup* keep_place(const LiveRequest& live, bool any_takes);
+  void decide(LiveRequest& live, const ServingGroup& to);
   void give_up(LiveRequest& live);
 
   const ProtocolOptions& options_;

@@ -60,8 +60,9 @@ void Protocol::pump(Turn& turn) {
   }
   unload_workers(turn);
   const auto mark = [this](const ServingGroup& group) { mark_dirty(group); };
-  handoffs_.choose(mark, turn.now());  // before later requests take the places
+  handoffs_.choose(mark, queue_.first());  // before later requests take the places
   admit(turn);
+  if (options_.by_priority) handoffs_.choose(mark, nullptr);  // places that are left
   assign(turn);
   for_each_dirty([&](ServingGroup& group) {
     const auto batch_size = static_cast<int32_t>(group.requests.running());

@@ -117,16 +117,17 @@ bool TargetGroups::does(const TargetGroup& target, Work work) {
   return false;
 }
 
-ServingGroup* TargetGroups::best_for(const LiveRequest& live, SeqSlots seq_slots, Work work) {
+ServingGroup* TargetGroups::best_for(const LiveRequest& live, SeqSlots seq_slots, Work work,
+                                     const Suits& suits) {
   const auto running = [](const ServingGroup* group) {
     return group->requests.running() + group->target.expected;
   };
   ServingGroup *idlest = nullptr, *knows = nullptr;
   int32_t most = 0, idlest_knows = 0;
   for (ServingGroup& group : groups_) {
-    const bool is_full = seq_slots == SeqSlots::kFree && running(&group) >= group.target.seq_slots();
-    if (!group.target.is_here() || is_full) continue;
-    if (!does(group.target, work)) continue;
+    const bool is_full = running(&group) >= group.target.seq_slots() || group.target.room_is_awaited;
+    if (!group.target.is_here() || (is_full && seq_slots == SeqSlots::kFree)) continue;
+    if (!does(group.target, work) || (suits && !suits(group))) continue;
     const int32_t known = groups_.size() > 1 ? known_tokens(live, group) : 0;
     if (!idlest || running(&group) < running(idlest)) {
       idlest = &group;

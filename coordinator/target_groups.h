@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -70,7 +71,10 @@ class TargetGroups {
   // of the prefill elsewhere and the group is not much busier than another; else the least busy one.
   enum class SeqSlots { kFree, kAny };  // kFree: only groups that run fewer than they may; null: all are full
   enum class Work { kDecoding, kTakingBlocks, kPrefillOnly };
-  ServingGroup* best_for(const LiveRequest& live, SeqSlots seq_slots, Work work = Work::kDecoding);
+  // `suits`: only groups for which it is true.
+  using Suits = std::function<bool(const ServingGroup&)>;
+  ServingGroup* best_for(const LiveRequest& live, SeqSlots seq_slots, Work work = Work::kDecoding,
+                         const Suits& suits = nullptr);
   // Tokens of its text that are cached there, or will be soon because another request prefills them.
   static int32_t known_tokens(const LiveRequest& live, const ServingGroup& group);
 

@@ -73,7 +73,10 @@ class TargetGroup {
 
   const int32_t index;     // among the groups of a coordinator
   int32_t in_prefill = 0;  // sequences that it still prefills
-  size_t expected = 0;     // requests that will come from a group that only prefills, with its next plan
+  // Requests that will come from groups that only prefill: these have a place here, and blocks.
+  size_t expected = 0;
+  int64_t expected_blocks = 0;
+  bool room_is_awaited = false;  // one of these waits for blocks, so no later request begins here
   RoundTimes times;
   DrafterCosts costs;
   KvLedger kv;

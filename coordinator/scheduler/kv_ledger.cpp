@@ -69,6 +69,12 @@ std::optional<PrefixIndex::Match> KvLedger::open(LiveRequest& live, const Prefix
   return std::nullopt;
 }
 
+bool KvLedger::has_room(const LiveRequest& live, int64_t more_blocks) const {
+  if (blocks_ == 0) return true;
+  const int64_t own = kv_blocks_for(live.sequence.committed()) - index_.held_to(find(live).node);
+  return index_.held() + taken_ + own + more_blocks <= blocks_;
+}
+
 // The matched blocks are held, but the prefix that contains them may have changed since.
 void KvLedger::finish(StepPlan& plan) {
   for (size_t i = 0; i < opened_.size(); ++i) {

@@ -45,6 +45,8 @@ class KvLedger {
   // Opens the sequence on the target with the match, or with a shorter one where blocks are short. Empty:
   // there is no room for all of its text.
   std::optional<PrefixIndex::Match> open(LiveRequest& live, const PrefixIndex::Match& found);
+  // Whether there would be room for all of its text beside this many more blocks.
+  bool has_room(const LiveRequest& live, int64_t more_blocks) const;
   // Makes room for this many tokens in the next pass, drafts included, by evicting cached blocks. False:
   // there are not enough blocks, and nothing has changed.
   bool make_room(LiveRequest& live, int32_t tokens);

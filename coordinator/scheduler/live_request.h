@@ -150,7 +150,8 @@ struct Handoff {
   int32_t from = -1, to = -1;    // groups
   int32_t first = 0, end = 0;    // tokens whose blocks are sent
   uint64_t inbox = 0;            // of the group `to`
-  Clock::time_point deadline{};  // behind it the prompt is computed there
+  // Behind it the prompt is computed there. None: the blocks could not be taken in yet.
+  std::optional<Clock::time_point> deadline = {};
 };
 
 struct LiveRequest {

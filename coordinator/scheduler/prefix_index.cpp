@@ -73,6 +73,13 @@ void PrefixIndex::count_holder(Node node, int32_t more) {
   list(node);
 }
 
+// Who holds a block holds those before it.
+int64_t PrefixIndex::held_to(Node node) const {
+  for (Node n = node; n != kNoNode && !is_root(n); n = at(n).parent)
+    if (at(n).holders > 0) return depth(n);
+  return 0;
+}
+
 PrefixIndex::Node PrefixIndex::hold(const Match& match, const std::string& salt) {
   Node node = match.node;
   if (node == kNoNode) {

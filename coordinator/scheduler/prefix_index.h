@@ -54,6 +54,7 @@ class PrefixIndex {
 
   int32_t depth(Node node) const { return at(node).depth; }  // in blocks
   int64_t held() const { return held_; }                     // blocks that cannot be evicted now
+  int64_t held_to(Node node) const;                          // among those up to a node; kNoNode: 0
   int64_t blocks() const { return blocks_; }                 // of all nodes
   uint64_t state_hash() const { return hash_; }              // with all changes applied
   std::vector<PrefixChange> take_changes();

@@ -34,8 +34,8 @@ struct ProtocolOptions {
   // Among these, groups that only prefill prompts and send the blocks to other groups (PromptHandoffs).
   int32_t prefill_groups = 0;
   int32_t min_handoff_tokens = 64;  // fewer are prefilled in the group that decodes them
-  std::chrono::milliseconds handoff_timeout{
-      10'000};  // then a prompt is computed where its blocks are missing
+  // This long after they could be taken in, a prompt is computed where its blocks are missing.
+  std::chrono::milliseconds handoff_timeout{10'000};
   // Target groups are programs of their own that come and go (TrustZone::kTargets).
   bool targets_join = false;
   int32_t groups_to_begin = 0;      // groups that must be connected before the first request; 0: all

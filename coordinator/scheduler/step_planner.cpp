@@ -222,6 +222,7 @@ void StepPlanner::add_import(LiveRequest& live, RequestTable& requests, StepPlan
                              .first = Position(there),
                              .count = handoff.end - there});
     plan_->imports.push_back({.live = &live, .count = handoff.end - there});
+    if (!handoff.deadline) live.handoff.deadline = plan_->sent_at + options_.handoff_timeout;
     plan_->bytes += kBlocksBytes;
     live.become(RequestState::kVerifying);
     return;

@@ -113,6 +113,7 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
   target.target->accuracy = accuracy_;
   const auto place = static_cast<uint64_t>(&target - targets_.data());
   target.target->only_prefills = place < static_cast<uint64_t>(prefill_groups_);
+  target.target->takes_blocks = prefill_groups_ > 0 && !target.target->only_prefills && !chance(0.1);
   SliceEndpoints endpoints;
   endpoints.of_rank.assign(static_cast<size_t>(ranks_.count()), {.endpoint = "tcp://nowhere:1", .gpu = {}});
   step(MessageReceived{peer, Hello{.role = Role::kTarget,
@@ -125,7 +126,7 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
                                    .hidden_state_head = hidden_states_ ? kToyHiddenStateHead : 0,
                                    .hidden_state_width = hidden_states_ ? 1 : 0,
                                    .only_prefills = target.target->only_prefills,
-                                   .block_inbox = target.target->only_prefills ? 0 : place + 1}});
+                                   .block_inbox = target.target->takes_blocks ? place + 1 : 0}});
 }
 
 // Half of the targets that die hang without a message, and the step deadline detects them. Some targets

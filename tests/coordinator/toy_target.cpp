@@ -227,6 +227,7 @@ void ToyTarget::import_blocks(const BlockImport& blocks, StepResult* result) {
   const bool fits = held != sequences_.end() && kv_.length(held->second.kv) == blocks.first.value() &&
                     blocks.first.value() + blocks.count < static_cast<int32_t>(held->second.ids.size());
   check(fits && !only_prefills, "imports blocks that do not fit");
+  check(takes_blocks, "imports blocks without an inbox");
   const auto arrived = arrived_.find(blocks.transfer);
   const bool here = fits && arrived != arrived_.end() && arrived->second.first <= blocks.first.value() &&
                     arrived->second.first + static_cast<int32_t>(arrived->second.hashes.size()) ==

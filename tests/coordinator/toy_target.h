@@ -39,7 +39,7 @@ class ToyTarget {
   };
   std::vector<Blocks> take_exports() { return std::exchange(exports_, {}); }
   void arrive(Blocks blocks) { arrived_.insert_or_assign(blocks.transfer, std::move(blocks)); }
-  bool only_prefills = false;
+  bool only_prefills = false, takes_blocks = true;
   const std::string& error() const { return error_; }       // of the first violation
   double nonfinite_chance = 0;
   bool drafts = false;  // for the rounds behind its passes, under rules that need no q; tokens are right
