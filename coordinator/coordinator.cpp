@@ -118,6 +118,9 @@ void Coordinator::note_change(const MemberChange& change) const {
               fields);
     return;
   }
+  if (change.kind == MemberChange::Kind::kRests)
+    return log_event(LogLevel::kWarning, "rest", fmt::format("{} gets no requests: {}", member, change.about),
+                     fields);
   const bool is_lost = change.kind == MemberChange::Kind::kLost;
   log_event(is_lost ? LogLevel::kWarning : LogLevel::kInfo, is_lost ? "loss" : "leave",
             fmt::format("{} {}: {}", member, is_lost ? "is lost" : "left", change.about), fields);

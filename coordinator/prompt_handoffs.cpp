@@ -1,11 +1,17 @@
 #include "coordinator/prompt_handoffs.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace outrider {
 namespace {
 
 constexpr auto kBlock = static_cast<int32_t>(kBlockTokens);
+
+// After this many prompts in a row whose blocks did not arrive, their group rests. The next failure suffices
+// for the next rest.
+constexpr int32_t kMostFailures = 3;
+constexpr std::chrono::seconds kRest{30};
 
 int32_t whole_blocks(int32_t tokens) { return tokens / kBlock * kBlock; }
 
@@ -34,7 +40,7 @@ bool PromptHandoffs::should_prefill_apart(const LiveRequest& live) const {
   int32_t known = 0;
   for (const ServingGroup& group : groups_) {
     if (!group.target.is_here()) continue;
-    any_prefills |= group.target.only_prefills();
+    any_prefills |= group.target.prefills_for_others();
     any_takes |= group.target.takes_blocks();
     if (!group.target.only_prefills()) known = std::max(known, TargetGroups::known_tokens(live, group));
   }
@@ -79,10 +85,11 @@ ServingGroup* PromptHandoffs::keep_place(const LiveRequest& live, bool any_takes
 }
 
 void PromptHandoffs::choose(const std::function<void(const ServingGroup&)>& mark_dirty,
-                            const LiveRequest* queued) {
+                            const LiveRequest* queued, Clock::time_point now) {
   if (options_.prefill_groups == 0) return;
   bool any_takes = false;
   for (ServingGroup& group : groups_) {
+    if (now >= group.target.rests_until) group.target.rests_until.reset();
     group.target.expected = 0;
     group.target.expected_blocks = 0;
     group.target.room_is_awaited = false;
@@ -155,6 +162,7 @@ void PromptHandoffs::settle(const StepResult& result, const OutstandingPlan& pla
     const auto [live, count] = plan.imports[i];
     if (result.imported[i] != 0) {
       live->sequence.target_prefilled(count);
+      ways_.erase({live->handoff.from, live->handoff.to});
       live->handoff = {};
       ++totals_.handoffs;
       totals_.handoff_blocks += count / kBlock;
@@ -163,17 +171,32 @@ void PromptHandoffs::settle(const StepResult& result, const OutstandingPlan& pla
   }
 }
 
-void PromptHandoffs::give_up(LiveRequest& live) {
+void PromptHandoffs::give_up(LiveRequest& live, Turn& turn) {
+  const int32_t from = live.handoff.from, to = live.handoff.to;
   live.handoff = {};
   ++totals_.handoffs_lost;
+  TargetGroup& sender = groups_.at(from).target;
+  if (!sender.is_here()) return;  // that is why
+  Way& way = ways_[{from, to}];
+  if (++way.failures < kMostFailures) return;
+  sender.rests_until = turn.now() + kRest;
+  if (std::exchange(way.told, true)) return;
+  turn.add(MemberChange{
+      .kind = MemberChange::Kind::kRests,
+      .peer = *sender.peer(),
+      .group = from,
+      .about = fmt::format("the blocks of {} prompts in a row did not arrive at target group {}; "
+                           "prompts are prefilled where they are decoded, and every {} s it is "
+                           "tried again",
+                           way.failures, to, kRest.count())});
 }
 
-void PromptHandoffs::expire(ServingGroup& group, Clock::time_point now) {
+void PromptHandoffs::expire(ServingGroup& group, Turn& turn) {
   if (options_.prefill_groups == 0) return;
   for (auto& [id, live] : group.requests.all())
     if (live->state == RequestState::kPrefill && live->awaits_blocks() && live->handoff.deadline &&
-        now >= *live->handoff.deadline)
-      give_up(*live);
+        turn.now() >= *live->handoff.deadline)
+      give_up(*live, turn);
 }
 
 void PromptHandoffs::for_each_deadline(const ServingGroup& group,
@@ -186,6 +209,9 @@ void PromptHandoffs::for_each_deadline(const ServingGroup& group,
 
 void PromptHandoffs::group_lost(const ServingGroup& lost, Clock::time_point now) {
   if (options_.prefill_groups == 0) return;
+  std::erase_if(ways_, [&](const auto& way) {
+    return way.first.first == lost.target.index || way.first.second == lost.target.index;
+  });
   for (ServingGroup& group : groups_)
     for (auto& [id, live] : group.requests.all())
       if (live->awaits_blocks() && live->handoff.from == lost.target.index) live->handoff.deadline = now;

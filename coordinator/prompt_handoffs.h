@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
+#include <utility>
 
 #include "coordinator/rounds/turn.h"
 #include "coordinator/target_groups.h"
@@ -31,7 +33,8 @@ class PromptHandoffs {
   // Decides where prefilled prompts go: to groups with a free place and room for their blocks. They keep the
   // place until their groups are idle and can hand them over; calls `mark_dirty` for each group whose next
   // plan does. `queued`: the next request of the queue, which comes first if it has a higher priority.
-  void choose(const std::function<void(const ServingGroup&)>& mark_dirty, const LiveRequest* queued);
+  void choose(const std::function<void(const ServingGroup&)>& mark_dirty, const LiveRequest* queued,
+              Clock::time_point now);
   // Whether prefilled prompts that have a place in the group still have room for their blocks if this request
   // begins there.
   static bool leaves_room(const LiveRequest& live, const ServingGroup& group) {
@@ -45,8 +48,9 @@ class PromptHandoffs {
   Status check(const StepResult& result, const OutstandingPlan& plan) const;
   void settle(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now);
 
-  // Gives up blocks that are overdue.
-  void expire(ServingGroup& group, Clock::time_point now);
+  // Gives up blocks that are overdue. A group that only prefills gets no requests for a while if this happens
+  // to several prompts in a row on their way to the same group.
+  void expire(ServingGroup& group, Turn& turn);
   void for_each_deadline(const ServingGroup& group,
                          const std::function<void(Clock::time_point)>& consider) const;
   // A group was lost, before its requests move: blocks that it sent may never come.
@@ -58,12 +62,18 @@ class PromptHandoffs {
   static bool has_room(const LiveRequest& live, const ServingGroup& group);
   ServingGroup* keep_place(const LiveRequest& live, bool any_takes);
   void decide(LiveRequest& live, const ServingGroup& to);
-  void give_up(LiveRequest& live);
+  void give_up(LiveRequest& live, Turn& turn);
 
   const ProtocolOptions& options_;
   TargetGroups& groups_;
   Totals& totals_;
   uint64_t last_transfer_ = 0;
+  // From one group to another, since the last prompt that arrived.
+  struct Way {
+    int32_t failures = 0;
+    bool told = false;
+  };
+  std::map<std::pair<int32_t, int32_t>, Way> ways_;
 };
 
 }  // namespace outrider

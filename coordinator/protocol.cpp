@@ -60,9 +60,9 @@ void Protocol::pump(Turn& turn) {
   }
   unload_workers(turn);
   const auto mark = [this](const ServingGroup& group) { mark_dirty(group); };
-  handoffs_.choose(mark, queue_.first());  // before later requests take the places
+  handoffs_.choose(mark, queue_.first(), turn.now());  // before later requests take the places
   admit(turn);
-  if (options_.by_priority) handoffs_.choose(mark, nullptr);  // places that are left
+  if (options_.by_priority) handoffs_.choose(mark, nullptr, turn.now());  // places that are left
   assign(turn);
   for_each_dirty([&](ServingGroup& group) {
     const auto batch_size = static_cast<int32_t>(group.requests.running());
@@ -310,7 +310,7 @@ void Protocol::expire(Turn& turn) {
   });
   for_each_dirty([&](ServingGroup& group) {
     group.rounds.expire(group.requests.all(), turn);
-    handoffs_.expire(group, turn.now());
+    handoffs_.expire(group, turn);
   });
 }
 

@@ -112,7 +112,7 @@ bool TargetGroups::does(const TargetGroup& target, Work work) {
     case Work::kTakingBlocks:
       return target.takes_blocks();
     case Work::kPrefillOnly:
-      return target.only_prefills();
+      return target.prefills_for_others();
   }
   return false;
 }

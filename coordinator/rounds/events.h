@@ -115,9 +115,10 @@ struct TargetLost {
   std::chrono::milliseconds wait{0};  // not 0: no group is left, and requests wait this long for one
 };
 
-// A target group or a draft worker joined, left in an orderly way, or was lost. For the log.
+// A target group or a draft worker joined, left in an orderly way, was lost, or gets no requests for a while.
+// For the log.
 struct MemberChange {
-  enum class Kind : uint8_t { kJoined, kLeft, kLost } kind = Kind::kJoined;
+  enum class Kind : uint8_t { kJoined, kLeft, kLost, kRests } kind = Kind::kJoined;
   PeerId peer;
   std::optional<int32_t> group;  // of a target group, its number; empty: a draft worker
   std::string about;             // its model if it joined, else the reason

@@ -34,6 +34,7 @@ class TargetGroup {
   void move_to(PeerId peer) { peer_ = peer; }  // the same life of the group, on a new connection
   void leave() {
     peer_.reset();
+    rests_until.reset();
     planner.drop();
     kv.reset(0);
   }
@@ -55,6 +56,8 @@ class TargetGroup {
   bool has_two_places() const { return drafts() && hidden_state_head() != 0; }
   // It prefills prompts for other groups, and decodes none.
   bool only_prefills() const { return hello_.only_prefills; }
+  // The same, and what it sends arrives.
+  bool prefills_for_others() const { return only_prefills() && !rests_until; }
   // It decodes, and its ranks have inboxes for blocks.
   bool takes_blocks() const { return !only_prefills() && hello_.block_inbox != 0; }
   int32_t max_context() const { return max_context_of(hello_); }
@@ -76,6 +79,7 @@ class TargetGroup {
   // Requests that will come from groups that only prefill: these have a place here, and blocks.
   size_t expected = 0;
   int64_t expected_blocks = 0;
+  std::optional<Clock::time_point> rests_until;  // a group that only prefills gets no requests before
   bool room_is_awaited = false;  // one of these waits for blocks, so no later request begins here
   RoundTimes times;
   DrafterCosts costs;

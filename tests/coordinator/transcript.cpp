@@ -293,6 +293,9 @@ std::string Transcript::show(const Action& action) {
   if (const auto* lost = std::get_if<TargetLost>(&action))
     return fmt::format("group {} lost, {} {}: {}", lost->group, lost->handed_over,
                        lost->wait.count() > 0 ? "wait" : "handed over", lost->why.message());
+  if (const auto* change = std::get_if<MemberChange>(&action);
+      change && change->kind == MemberChange::Kind::kRests)
+    return fmt::format("group {} rests: {}", *change->group, change->about);
   return {};  // RoundDone is for traces
 }
 
