@@ -11,7 +11,7 @@
 namespace outrider::testing {
 namespace {
 
-constexpr SequenceId kHeld(7), kOther(8), kNew(9);
+constexpr SequenceId kHeld(7), kOther(8), kNew(9), kLong(10), kTaker(11);
 
 std::vector<TokenId> ids(int count) { return std::vector<TokenId>(static_cast<size_t>(count), TokenId(41)); }
 
@@ -39,27 +39,38 @@ PrefixChange cut(PrefixId prefix, int32_t length) {
   return {.kind = PrefixChange::Kind::kCut, .prefix = prefix, .sequence = {}, .length = length};
 }
 
-// A rank that holds two sequences after their first pass, and two prefixes.
+// A text of two blocks and some tokens.
+Open long_open(SequenceId sequence) {
+  return {.sequence = sequence, .ids = ids(35), .prompt_length = 35, .sampling = {.rule = Rule::kGreedy}};
+}
+
+// A rank that holds three sequences after their first pass, and two prefixes. It takes in blocks and sends
+// some, here to itself; real groups do one of these.
 struct Rank {
   Rank() {
-    StepPlan plan{.opens = {open(kHeld, Rule::kInvariant), open(kOther, Rule::kToken)},
+    StepPlan plan{.opens = {open(kHeld, Rule::kInvariant), open(kOther, Rule::kToken), long_open(kLong)},
                   .entries = {entry(kHeld, 0, 6, 0), entry(kOther, 0, 6, 0)}};
+    plan.entries.push_back({.sequence = kLong, .base = Position(35), .first_input = {}, .input_count = 32});
     worker.step(plan);
     worker.step({.step = 1,
                  .state_hash = sequences(),
                  .prefixes = {keep(kKept, kHeld, 6), keep(kOtherKept, kOther, 3)}});
   }
   static uint64_t sequences() {
-    return state_hash_term(kHeld, 7, 6, Epoch()) + state_hash_term(kOther, 7, 6, Epoch());
+    return state_hash_term(kHeld, 7, 6, Epoch()) + state_hash_term(kOther, 7, 6, Epoch()) +
+           state_hash_term(kLong, 35, 32, Epoch());
   }
   static uint64_t state() { return sequences() + prefix_hash_term(4, 6) + prefix_hash_term(5, 3); }
   // A plan that does something of everything.
   static StepPlan plan() {
     StepPlan plan{.step = 1,
                   .state_hash = state(),
+                  .exports = {{.sequence = kLong, .transfer = 1, .first = {}, .count = 32, .inbox = 7}},
                   .prefixes = {keep(kNewKept, kOther, 6), cut(kOtherKept, 0)},
-                  .opens = {open(kNew, Rule::kInvariant)},
-                  .entries = {entry(kHeld, 1, 7, 6), entry(kOther, 1, 7, 6), entry(kNew, 1, 6, 5)}};
+                  .closes = {kLong},
+                  .opens = {open(kNew, Rule::kInvariant), long_open(kTaker)},
+                  .entries = {entry(kHeld, 1, 7, 6), entry(kOther, 1, 7, 6), entry(kNew, 1, 6, 5)},
+                  .imports = {{.sequence = kTaker, .transfer = 1, .first = {}, .count = 32}}};
     plan.opens[0].prefix = kKept;
     plan.opens[0].prefix_length = 5;
     plan.entries[0].draft = ids(2);
@@ -80,21 +91,33 @@ struct Rank {
     return plan;
   }
 
+  std::shared_ptr<InprocHub> hub = make_inproc_hub({.high_water_mark = 64});
   std::unique_ptr<Collectives> group = make_single_collectives();
   std::unique_ptr<Head> head = load_head_or_die(kPairHeads[0], {.max_positions = 60});
   std::unique_ptr<Model> model = load_or_die(golden_model("qwen3"),
-                                             {.max_rows = 40,
+                                             {.max_rows = 48,
                                               .max_logit_rows = 20,
                                               .max_positions = 60,
-                                              .kv_tokens = 300,
+                                              .kv_tokens = 400,
                                               .aux_layers = head->config().aux_layers},
                                              *group);
   TargetWorker worker{*model,
                       *group,
-                      {.max_sequences = 3,
+                      {.max_sequences = 4,
                        .hidden_state_head = 1,
                        .hidden_state_width = 64,
-                       .hidden_states = std::make_shared<HiddenStateReader>(*model, head->projection(), 3)}};
+                       .hidden_states = std::make_shared<HiddenStateReader>(*model, head->projection(), 4),
+                       .block_sender = std::make_shared<BlockSender>(
+                           [this](uint64_t inbox) -> Result<std::unique_ptr<Transport>> {
+                             if (inbox != 7) return invalid_argument("there is no such inbox");
+                             return hub->connect();
+                           },
+                           BlockSource{}),
+                       .block_inbox = std::make_shared<BlockInbox>(
+                           hub->coordinator_end(), BlockInboxOptions{.block_bytes = model->kv().block_bytes(),
+                                                                     .most_bytes = 1 << 24}),
+                       .block_inbox_name = 7,
+                       .block_wait = std::chrono::milliseconds(0)}};
 };
 
 std::vector<TokenId> verdict_ids(const StepResult& result) {
@@ -118,6 +141,8 @@ void expect_refused_or_done(const StepPlan& honest) {
       const StepResult result = rank->worker.step(plan);
       EXPECT_LE(result.verdicts.size(), plan.entries.size());
       EXPECT_LE(result.hidden_states.size(), plan.hidden_states.size());
+      EXPECT_EQ(result.exported.size(), plan.exports.size());
+      EXPECT_EQ(result.imported.size(), plan.imports.size());
       rank = std::make_unique<Rank>();
     } catch (const std::runtime_error&) {
       if (++refused % 10 != 0) return;  // nothing was done; now and then with a look
@@ -176,8 +201,15 @@ TEST(LyingLeader, IsToldWhichField) {
   plan.closes = {kNew};
   EXPECT_EQ(reason(plan), "step 1: step_plan: closes sequence 9, which is not open");
   plan = Rank::plan();
-  plan.opens.push_back(open(SequenceId(10), Rule::kGreedy));
-  EXPECT_EQ(reason(plan), "step 1: step_plan: leaves 4 sequences open; planned 3");
+  plan.opens.push_back(open(SequenceId(12), Rule::kGreedy));
+  EXPECT_EQ(reason(plan), "step 1: step_plan: leaves 5 sequences open; planned 4");
+  plan = Rank::plan();
+  plan.exports[0].count = 48;
+  EXPECT_EQ(reason(plan), "step 1: step_plan: exports tokens 0 to 48 of sequence 10, which has 32");
+  plan = Rank::plan();
+  plan.imports[0].sequence = kHeld;
+  EXPECT_EQ(reason(plan),
+            "step 1: step_plan: imports blocks of sequence 7, which is not open, or has an entry");
 }
 
 }  // namespace
