@@ -8,6 +8,8 @@ namespace {
 
 constexpr auto kBlock = static_cast<int32_t>(kBlockTokens);
 
+constexpr int64_t kMostBlockBytes = int64_t{1} << 30;  // of all ranks
+
 // After this many prompts in a row whose blocks did not arrive, their group rests. The next failure suffices
 // for the next rest.
 constexpr int32_t kMostFailures = 3;
@@ -149,14 +151,19 @@ Status PromptHandoffs::check(const StepResult& result, const OutstandingPlan& pl
   if (result.imported.size() != plan.imports.size())
     return malformed(fmt::format("tells of {} imports of blocks instead of {}", result.imported.size(),
                                  plan.imports.size()));
+  for (size_t i = 0; i < plan.exports.size(); ++i) {
+    const int64_t most = plan.exports[i].count / kBlock * kMostBlockBytes;
+    if (result.exported[i] < 0 || result.exported[i] > most)
+      return malformed(fmt::format("exported is {}, not 0 to {}", result.exported[i], most));
+  }
   return {};
 }
 
 void PromptHandoffs::settle(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now) {
   for (size_t i = 0; i < plan.exports.size(); ++i) {
-    totals_.handoff_bytes += std::max<int64_t>(result.exported[i], 0);
+    totals_.handoff_bytes += result.exported[i];
     LiveRequest* const live = groups_.find(plan.exports[i].sequence);
-    if (live && live->awaits_blocks() && result.exported[i] <= 0) live->handoff.deadline = now;
+    if (live && live->awaits_blocks() && result.exported[i] == 0) live->handoff.deadline = now;
   }
   for (size_t i = 0; i < plan.imports.size(); ++i) {
     const auto [live, count] = plan.imports[i];
