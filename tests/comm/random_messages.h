@@ -132,10 +132,13 @@ class RandomMessages {
 
   void fill(SliceEndpoint& m) { fill_all(m.endpoint, m.gpu); }
   void fill(SliceEndpoints& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
+  void fill(RowCost& m) { fill_all(m.rows, m.passes); }
+  void fill(PassTimes& m) { fill_all(m.row_ns, m.by_rows, m.prefill_token_ns); }
   void fill(Hello& m) {
     fill_all(m.role, m.generation, m.model, m.vocabulary_beginnings, m.max_sequences, m.slices,
              m.head_fingerprint, m.co_located_drafter, m.kv_blocks, m.hidden_state_head, m.hidden_state_width,
-             m.successors, m.finds_text, m.drafts_blocks, m.max_prefill, m.only_prefills, m.block_inbox);
+             m.successors, m.finds_text, m.drafts_blocks, m.max_prefill, m.pass_times, m.process,
+             m.only_prefills, m.block_inbox);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
