@@ -359,7 +359,8 @@ void ServedApi::status(const HttpRequest&, const Shared& reply) {
   send(*reply, status_json(engine_.numbers(), engine_.status(),
                            {.model = models_.front(),
                             .policy = options_.cluster.speculation.policy(),
-                            .max_num_seqs = options_.cluster.models.sequences(),
+                            .max_num_seqs = int64_t{options_.cluster.models.data_parallel_size} *
+                                            options_.cluster.models.max_num_seqs,
                             .max_queued_requests = options_.max_queued_requests,
                             .uptime_s = uptime_s(),
                             .journal_fault = journal_fault(),
