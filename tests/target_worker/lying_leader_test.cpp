@@ -112,7 +112,7 @@ struct Rank {
                              if (inbox != 7) return invalid_argument("there is no such inbox");
                              return hub->connect();
                            },
-                           BlockSource{}),
+                           BlockSenderOptions{}),
                        .block_inbox = std::make_shared<BlockInbox>(
                            hub->coordinator_end(), BlockInboxOptions{.block_bytes = model->kv().block_bytes(),
                                                                      .most_bytes = 1 << 24}),
