@@ -36,7 +36,7 @@ struct DeviceChoice {
   std::optional<int> index;  // cuda:N; without it workers take the GPUs in turn
 };
 
-// The meaning of a text of these flags. Errors name the flag and the remedy.
+// Each parses the text of a flag. Errors name the flag and the remedy.
 Result<WeightFormat> parse_target_format(const std::string& text);  // --weight-format
 Result<WeightFormat> parse_draft_format(const std::string& text);   // --draft-weight-format
 Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text);
