@@ -165,7 +165,9 @@ TEST(PrefillGroupsToo, PreemptedSequencesAreReadWhereTheyRun) {
                        .max_num_seqs = 5,
                        .prefix_caching = prefix_caching,
                        .kv_tokens = 9 * kBlockTokens});
-    expect_same_bits(plainly(), tight.run(requests_of(kMatchRules, "fixed:gamma=4")), "a small cache");
+    // Which texts meet in a cache depends on the time that each group gets; a few runs meet a full one.
+    for (int i = 0; i < 20 && tight.totals().preemptions == 0; ++i)
+      expect_same_bits(plainly(), tight.run(requests_of(kMatchRules, "fixed:gamma=4")), "a small cache");
     EXPECT_GT(tight.totals().preemptions, 0);
     EXPECT_GT(tight.totals().handoffs, 10);
   }

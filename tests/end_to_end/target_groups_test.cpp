@@ -19,7 +19,8 @@ const std::vector<Finished>& plainly() {
   return finished;
 }
 
-// Every request began in some group, and several groups had some. How many depends on the time that each gets.
+// Every request began in some group, and several groups had some. How many depends on the time that each
+// gets.
 void expect_shared_out(const TestCluster& cluster, const std::string& what) {
   int64_t sum = 0;
   int busy = 0;
