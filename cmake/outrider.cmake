@@ -74,8 +74,8 @@ endfunction()
 
 # Slots of `ctest -j` that a test takes: four where it computes, five where its processes wait for each other, one where it
 # hardly does more than wait. The twelve slots of the test preset of a release are one test of processes, one that
-# computes, and some that wait; or three that compute. Ranks of MPI wait actively: two tests that compute beside them made
-# jobs of theirs five times as slow.
+# computes, and some that wait; or three that compute. Ranks of MPI wait actively, and two tests that compute
+# beside them slow their jobs down a lot.
 set(OUTRIDER_TEST_SLOTS 4)
 set(OUTRIDER_PROCESS_SLOTS 5)
 

@@ -24,8 +24,8 @@ class TurnOrder {
   void wait(size_t session);
   // It has no work, or is gone.
   void leave(size_t session);
-  // The session that has the present turn; empty: nobody waits. Among equal clocks it is the session that
-  // waits longest. After its turn it waits behind the others.
+  // The session that has the present turn; empty: no session waits. Among equal clocks the session that waits
+  // longest is next. After its turn it waits behind the others.
   std::optional<size_t> next();
   // Charges time to a session, whether it was its turn or not.
   void charge(size_t session, Time time);

@@ -100,7 +100,7 @@ class BlockInbox {
   int64_t tokens_hashed() const { return tokens_hashed_; }
 
  private:
-  // What is known of a transfer's parts for the text of one sequence.
+  // The parts of a transfer that were compared with the text of one sequence.
   struct Check {
     SequenceId sequence;
     int32_t begin = 0, next = 0;  // blocks [begin, next) are here and of this text

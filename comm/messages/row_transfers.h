@@ -58,7 +58,7 @@ struct KvBlocks {
   uint64_t transfer = 0;
   int32_t first = 0;  // block of the sequence
   int32_t count = 0;  // blocks
-  // Hash of all that the bits depend on: the text up to the last of these blocks, the model, and the rank.
+  // Hash of the text up to the end of the last block, the model, the rank and the number of ranks.
   uint64_t name = 0;
   std::vector<uint8_t> bytes;
 };

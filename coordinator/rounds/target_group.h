@@ -76,11 +76,11 @@ class TargetGroup {
 
   const int32_t index;     // among the groups of a coordinator
   int32_t in_prefill = 0;  // sequences that it still prefills
-  // Requests that will come from groups that only prefill: these have a place here, and blocks.
+  // Requests that will come from groups that only prefill. A place and KV blocks are kept for each.
   size_t expected = 0;
   int64_t expected_blocks = 0;
   std::optional<Clock::time_point> rests_until;  // a group that only prefills gets no requests before
-  bool room_is_awaited = false;  // one of these waits for blocks, so no later request begins here
+  bool room_is_awaited = false;  // a prefilled prompt waits for free KV blocks: no later request begins here
   RoundTimes times;
   DrafterCosts costs;
   KvLedger kv;

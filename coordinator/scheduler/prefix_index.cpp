@@ -73,7 +73,7 @@ void PrefixIndex::count_holder(Node node, int32_t more) {
   list(node);
 }
 
-// Who holds a block holds those before it.
+// A holder of a block also holds all blocks before it.
 int64_t PrefixIndex::held_to(Node node) const {
   for (Node n = node; n != kNoNode && !is_root(n); n = at(n).parent)
     if (at(n).holders > 0) return depth(n);

@@ -145,7 +145,7 @@ TEST_F(BlockExchange, AnInboxIsBounded) {
   EXPECT_TRUE(inbox.has({.transfer = 4, .first = Position(0), .count = 32}, ids_, Clock::now()));
 }
 
-// What has() found stays for take(), whatever comes meanwhile.
+// Blocks that has() found stay until take(), even if the inbox fills up meanwhile.
 TEST_F(BlockExchange, BlocksThatWereFoundAreNotDroppedForOthers) {
   BlockInbox inbox = this->inbox(4);
   const auto send = [&](uint64_t transfer, int count) {
@@ -214,7 +214,7 @@ TEST(BlockTransfer, EachTokenIsHashedOnceHoweverManyPartsThereAre) {
   }
 }
 
-// Of another text from its middle on: that is found out once, not with each message.
+// The second half of the transfer belongs to another text. One hash finds this out, not one for each message.
 TEST(BlockTransfer, PartsOfAnotherTextAreHashedOnce) {
   constexpr int kParts = 500;
   const auto ids = text(kParts * static_cast<int>(kBlockTokens));

@@ -44,8 +44,8 @@ Open long_open(SequenceId sequence) {
   return {.sequence = sequence, .ids = ids(35), .prompt_length = 35, .sampling = {.rule = Rule::kGreedy}};
 }
 
-// A rank that holds three sequences after their first pass, and two prefixes. It takes in blocks and sends
-// some, here to itself; real groups do one of these.
+// A rank that holds three sequences after their first pass, and two prefixes. It sends blocks to
+// itself and takes them in; a real group either sends or takes in.
 struct Rank {
   Rank() {
     StepPlan plan{.opens = {open(kHeld, Rule::kInvariant), open(kOther, Rule::kToken), long_open(kLong)},
