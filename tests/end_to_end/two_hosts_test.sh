@@ -117,6 +117,14 @@ run_job "$outrider" "${request[@]}"
 run_job "$outrider" "${request[@]}" --layout target=2,draft=1,coordinator=1 --bind-host "$right_address"
 [ $code -eq 0 ] && [ "$(cat "$work/text")" = "$alone" ] || fail "--bind-host: the text is not that of one process"
 
+# A prompt that is prefilled on the left and decoded on the right: its blocks cross the border, encrypted.
+long=$(printf 'Once upon a time there was a little dog who lived in a big house. %.0s' 1 2 3 4 5 6 7 8)
+prompt=(generate --model "$pair/target" --draft-model "$pair/draft" --prompt "$long" --max-tokens 24 --quiet)
+alone_long=$("$outrider" "${prompt[@]}")
+run_job "$outrider" "${prompt[@]}" --layout coordinator=1,draft=1,target=prefill:1x1,decode:1x1 --report "$work/report.json"
+[ $code -eq 0 ] && [ "$(cat "$work/text")" = "$alone_long" ] || fail "prefilled on another host: the text is not that of one process"
+tr -d ' \n' <"$work/report.json" | grep -qE '"fallbacks":0,"prompts":1' || fail "no blocks of the prompt crossed the border"
+
 # An address of another host cannot be bound.
 run_job "$outrider" "${request[@]}" --bind-host "$right_address"
 [ $code -eq 2 ] && [ "$(grep -c -e '--bind-host' "$work/errors")" -eq 1 ] ||
