@@ -58,7 +58,7 @@ struct Job {
 void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance) {
   const PackedMatrix& w = job.weight;
   const InputLayout layout = job.kernels.layout;
-  const CodeLayout* codes = w.codes();
+  const CodeLayout* codes = job.kernels.of_codes ? w.int4_codes() : w.codes();
   const auto groups = static_cast<int64_t>(codes ? codes->runs.size() : w.groups().size());
   const std::byte* data = w.tile(tile);
   for (int64_t block = 0; block < job.blocks.count; ++block) {
@@ -95,7 +95,7 @@ void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance)
               .codes = codes,
               .runs = codes ? codes->runs.data() + first_run : nullptr,
               .run_count = codes ? codes->first_run[l + 1] - first_run : 0,
-              .input_sums = job.inputs.sums.data() + (codes ? group : 0)});
+              .input_sums = job.inputs.sums.data() + (w.codes() ? group : 0)});
       if (job.by_leaf) {
         store(tree.next(), behind);
         behind += w.own_n();
@@ -219,8 +219,9 @@ const KernelSet& kernel_set(WeightType type, int64_t rows) {
   constexpr int64_t kFewRows = 4;
   if (isa_has_amx() && (type == WeightType::kBFloat16 || (type == WeightType::kInt8 && rows > kFewRows)))
     return amx_kernels(type);
-  if (is_quantized(type))
-    return isa_has_avx512_vnni() ? avx512_vnni_kernels(type) : highway_integer_kernels(type);
+  if (is_quantized(type) && isa_has_avx512_vnni()) return avx512_vnni_kernels(type);
+  const KernelSet* of_codes = type == WeightType::kInt4 ? highway_int4_code_kernels() : nullptr;
+  if (is_quantized(type)) return of_codes ? *of_codes : highway_integer_kernels(type);
   const bool dot_product = type == WeightType::kBFloat16 && has_fast_dot_product();
   return dot_product ? avx512_bf16_kernels() : highway_kernels(type);
 }

@@ -546,6 +546,20 @@ const KernelSet& int8_kernels_of_codes(const CodeLayout& codes) {
   return codes.bits == 4 ? four : codes.bits == 5 ? five : codes.bits == 6 ? six : eight;
 }
 
+// Multiplying bytes in pairs takes half of the instructions that 16-bit inputs take (matmul_integer.cpp).
+const KernelSet* int4_kernels_of_codes() {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  static const KernelSet set = [] {
+    KernelSet four = make_int8_set<4, false>(std::make_integer_sequence<int, kMaxInt8Rows>());
+    four.of_codes = true;
+    return four;
+  }();
+  return &set;
+#else
+  return nullptr;
+#endif
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace outrider
 HWY_AFTER_NAMESPACE();
@@ -554,10 +568,12 @@ HWY_AFTER_NAMESPACE();
 namespace outrider {
 
 HWY_EXPORT(int8_kernels_of_codes);
+HWY_EXPORT(int4_kernels_of_codes);
 
 const KernelSet& highway_int8_code_kernels(const CodeLayout& codes) {
   return HWY_DYNAMIC_DISPATCH(int8_kernels_of_codes)(codes);
 }
+const KernelSet* highway_int4_code_kernels() { return HWY_DYNAMIC_DISPATCH(int4_kernels_of_codes)(); }
 
 }  // namespace outrider
 #endif

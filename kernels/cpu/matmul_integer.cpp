@@ -1,6 +1,6 @@
 // int8 and int4 weights for any instruction set, through Highway: bytes are widened to 16 bits and multiplied
 // in pairs. Integer sums are exact and the arithmetic on scales is that of matmul_avx512_vnni.cpp, so the
-// bits are the same.
+// bits are the same. int4 has faster kernels where bytes are multiplied in pairs (matmul_codes_int8.cpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul_integer.cpp"
 #include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set

@@ -57,8 +57,8 @@ struct LeafJob {
   const std::byte* scales = nullptr;       // of the first stream: [group][16] of bf16
   const float* input_scales = nullptr;     // [group][R]
   const int32_t* input_offsets = nullptr;  // [group][R]: takes back what storing weights + 128 (or 8) adds
-  // Codes only: the leaf's runs of columns. Then `scales` is the start of the first stream's tile, and
-  // input_scales are the sums of the inputs, [run][R].
+  // Kernels of codes only: the leaf's runs of columns. Then `scales` is the start of the first stream's tile,
+  // and input_scales are the sums of the inputs, [run][R].
   const CodeLayout* codes = nullptr;
   const CodeLayout::Run* runs = nullptr;
   int64_t run_count = 0;
@@ -77,6 +77,7 @@ struct KernelSet {
   LeafKernel many[kMaxBlockRows + 1] = {};    // by rows
   LeafKernel single[kMaxBlockRows + 1] = {};  // the same for one tile
   int zero_taken = 0;                         // from every code, by LeafJob::input_offsets
+  bool of_codes = false;                      // takes kInt4 as PackedMatrix::int4_codes()
   void (*finish)() = nullptr;                 // by every thread after its last leaf of a matmul
 };
 
@@ -86,6 +87,7 @@ const KernelSet& code_kernels(const CodeLayout& codes);  // of kCodes
 
 const KernelSet& highway_code_kernels(const QuantScheme& scheme);
 const KernelSet& highway_int8_code_kernels(const CodeLayout& codes);
+const KernelSet* highway_int4_code_kernels();  // null where highway_integer_kernels() are as fast
 const KernelSet& avx512_vnni_code_kernels(const CodeLayout& codes);    // only where isa_has_avx512_vnni()
 const KernelSet& avx512_bf16_code_kernels(const QuantScheme& scheme);  // only where isa_has_avx512_bf16()
 const KernelSet& highway_kernels(WeightType type);

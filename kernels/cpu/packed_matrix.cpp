@@ -42,6 +42,28 @@ PackedMatrix::PackedMatrix(WeightType type, int64_t n, int64_t k, const std::vec
   const auto scale_bytes = static_cast<int64_t>(groups_.size() * kTileColumns * sizeof(bf16));
   tile_bytes_ = round_up(bytes_of(packed_k_) + scale_bytes, kCacheLine);
   data_ = Buffer<std::byte>(tiles() * tile_bytes_);
+  if (type == WeightType::kInt4) plan_int4_codes();
+}
+
+void PackedMatrix::plan_int4_codes() {
+  static_assert(group_columns(WeightType::kInt4) == kActivationGroup, "a group is a run");
+  int4_codes_ = std::make_unique<CodeLayout>();
+  CodeLayout& c = *int4_codes_;
+  c.scheme = {.code = CodeType::kUnsigned4,
+              .scale = ScaleType::kBFloat16,
+              .zero = -1,
+              .group = group_columns(WeightType::kInt4)};
+  c.activations = ActivationFormat::kInt8;
+  c.bits = weight_bits(WeightType::kInt4);
+  c.scales = scales_offset();
+  for (const Leaf& leaf : leaves_) {
+    c.first_run.push_back(leaf.first_group);
+    for (int64_t at = 0; at < leaf.packed_size; at += c.scheme.group)
+      c.runs.push_back({.packed = static_cast<int32_t>(leaf.packed + at),
+                        .columns = static_cast<int32_t>(std::min(c.scheme.group, leaf.packed_size - at)),
+                        .group = static_cast<int32_t>(c.runs.size())});
+  }
+  c.first_run.push_back(static_cast<int64_t>(c.runs.size()));
 }
 
 PackedMatrix::PackedMatrix(const CodedColumns& columns, int64_t n, int64_t k,

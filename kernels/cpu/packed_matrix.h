@@ -134,6 +134,9 @@ class PackedMatrix {
   std::byte* tile(int64_t t) { return data_.data() + t * tile_bytes_; }
   size_t bytes() const;                                     // with what is below
   const CodeLayout* codes() const { return codes_.get(); }  // null unless kCodes
+  // kInt4 as the codes that its tiles hold, for kernels of codes; null for other types. The zero is -1, since
+  // LeafJob::input_offsets of kInt4 are the sums of the inputs times -8.
+  const CodeLayout* int4_codes() const { return int4_codes_.get(); }
 
   // Element (row, column) of the matrix, as stored.
   float at(int64_t row, int64_t column) const;
@@ -142,6 +145,7 @@ class PackedMatrix {
  private:
   int64_t bits() const { return codes_ ? codes_->bits : weight_bits(type_); }
   void add_leaves(const std::vector<int64_t>& leaf_ends, int64_t alignment);
+  void plan_int4_codes();
   void plan_codes(const CodedColumns& columns);
   void add_runs(Leaf& leaf, const CodedColumns& columns);
   void copy_codes(int64_t row, std::span<float> to) const;  // of an own row of codes, as a whole
@@ -153,7 +157,7 @@ class PackedMatrix {
   int64_t tile_bytes_ = 0;
   std::vector<Leaf> leaves_;
   std::vector<Group> groups_;
-  std::unique_ptr<CodeLayout> codes_;
+  std::unique_ptr<CodeLayout> codes_, int4_codes_;
   Buffer<std::byte> data_;
   std::vector<PackedMatrix> below_;
   int64_t n_below_ = 0;

@@ -233,6 +233,8 @@ TEST(IntegerKernels, EveryInstructionSetWithFmaGivesTheSameBits) {
         if (isa == "scalar") continue;
         ASSERT_TRUE(pin_isa(isa).ok());
         expect_same(highway_integer_kernels(type), isa);
+        const KernelSet* of_codes = type == WeightType::kInt4 ? highway_int4_code_kernels() : nullptr;
+        if (of_codes) expect_same(*of_codes, isa + ", as codes");
       }
       ASSERT_TRUE(pin_isa(available_isas().front()).ok());
     }
