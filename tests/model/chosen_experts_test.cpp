@@ -12,6 +12,7 @@
 #include "tests/kernels/random_codes.h"
 #include "tests/model/model_suite.h"
 #include "tests/model/tree_suite.h"
+#include "tests/support/whole_tests.h"
 
 namespace outrider::cuda {
 namespace {
@@ -208,12 +209,16 @@ TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
       {.experts = kExperts,
        .each = ends({8, 16, 16, 24, 32, 40, 48, 54}),
        .shared = ends({0, 0, 0, 0, 0, 0, 0, 0})}};
+  // 40 rows take several passes, as 80 do; entries labelled slow have all.
+  const bool is_thin = cuda::version_text() == "emulation" && !testing::runs_whole_grids();
+  const std::vector<int64_t> numbers_of_rows =
+      is_thin ? std::vector<int64_t>{1, 12, 40} : std::vector<int64_t>{1, 3, 12, 40, 80};
   bool skipped = false;
   for (const WeightType type : {WeightType::kBFloat16, WeightType::kInt8, WeightType::kInt4})
     for (const ExpertColumns& columns : layouts) {
       const bool has_shared = columns.shared.end[columns.shared.count - 1] > 0;
       const Mixture m(type, columns, *stream);
-      for (const int64_t rows : {1, 3, 12, 40, 80}) {
+      for (const int64_t rows : numbers_of_rows) {
         const auto shares = random_shares(rows, has_shared, static_cast<uint32_t>(rows));
         auto x = random_floats(rows * kHidden, 5);
         for (float& value : x) value = to_float(to_bf16(value));
