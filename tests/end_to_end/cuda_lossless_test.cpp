@@ -32,7 +32,8 @@ std::vector<Request> some_requests(int gamma) {
   std::mt19937 random(3);
   std::vector<Request> requests;
   for (Rule rule : {Rule::kGreedy, Rule::kInvariant, Rule::kNaive})
-    for (int length : {1, 9, 17}) {
+    // A token, and more than a chunk.
+    for (int length : is_thin() ? std::vector{1, 17} : std::vector{1, 9, 17}) {
       Request request{.max_tokens = emulated() ? 8 : 40};
       for (int i = 0; i < length; ++i) request.prompt.emplace_back(static_cast<int32_t>(random() % 6 + 10));
       request.sampling.rule = rule;
@@ -335,7 +336,7 @@ TEST_P(CudaEarlyExit, AllLayersAreAlwaysRight) {
     auto requests = some_requests(4);
     std::erase_if(requests, [](const Request& r) { return r.sampling.rule == Rule::kNaive; });
     (void)texts(cluster.run(std::move(requests)));
-    EXPECT_GT(cluster.totals().rounds.accepted, 20) << tp_size << " ranks";
+    EXPECT_GT(cluster.totals().rounds.accepted, 15) << tp_size << " ranks";
     EXPECT_EQ(cluster.totals().rounds.rollbacks, 0) << tp_size << " ranks";
   }
 }
