@@ -24,7 +24,7 @@ std::shared_ptr<const Grammar> grammar_of(uint64_t seed) {
 
 // The requests of the grid with a grammar; some are without, in the same passes.
 std::vector<Request> constrained(const std::vector<Rule>& rules, const std::string& policy) {
-  auto all = grid_requests(rules, policy);
+  auto all = more_requests(rules, policy);
   for (size_t i = 0; i < all.size(); ++i) {
     if (i % 5 != 0) all[i].grammar = grammar_of(i);
     all[i].sampling.logprobs = i % 3 == 0 ? 2 : -1;

@@ -80,7 +80,7 @@ ClusterOptions sampled(const std::string& name, bool at_worker, int tp_size, int
 // end of a text.
 TEST_P(HeadTrees, SampledTextDependsOnNoRankAndNoBatch) {
   const auto requests = [] {
-    auto all = grid_requests(kTreeRules, "fixed:gamma=3");
+    auto all = more_requests(kTreeRules, "fixed:gamma=3");
     all.resize(kSanitized ? 4 : 24);
     return all;
   };
@@ -123,7 +123,7 @@ TEST(HeadTreesToo, SampledTokensFollowTheTarget) {
 // Trained: a tree brings more than the chain of as many passes.
 TEST(HeadTreesToo, ATreeOfATrainedHeadIsAcceptedFurther) {
   const auto requests = [](const char* policy) {
-    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, policy);
+    auto all = more_requests({Rule::kGreedy, Rule::kInvariant}, policy);
     all.resize(kSanitized ? 6 : 24);
     return all;
   };

@@ -67,7 +67,7 @@ TEST_P(HeadsAtWorker, TextIsThatOfPlainDecoding) {
 TEST_P(HeadsAtWorker, ATrainedHeadDraftsAsWellAsBesideTheTarget) {
   ClusterOptions options = demo_pair(GetParam(), 1 + GetParam());
   const auto requests = [](const char* policy) {
-    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, policy);
+    auto all = more_requests({Rule::kGreedy, Rule::kInvariant}, policy);
     all.resize(kSanitized ? 6 : 24);
     return all;
   };
@@ -91,7 +91,7 @@ TEST(HeadsAtWorkerToo, PqRulesDependOnNoBatchNoRankAndNoLostRow) {
   ClusterOptions options = at_worker(testing::kGoldenHeads[0], 1, 1);
   TestCluster reference(options);
   const auto requests = [] {
-    auto all = grid_requests(kPqRules, "fixed:gamma=3");
+    auto all = more_requests(kPqRules, "fixed:gamma=3");
     all.resize(24);
     return all;
   };
@@ -113,7 +113,7 @@ TEST(HeadsAtWorkerToo, PqRulesDependOnNoBatchNoRankAndNoLostRow) {
 TEST(HeadsAtWorkerToo, RowsThatAreLostCostNoText) {
   TestCluster plain({.target = kTarget});
   const auto requests = [](const char* policy) {
-    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, policy);
+    auto all = more_requests({Rule::kGreedy, Rule::kInvariant}, policy);
     all.resize(kSanitized ? 4 : 20);
     return all;
   };
@@ -137,7 +137,7 @@ TEST(HeadsAtWorkerToo, RowsThatAreLostCostNoText) {
 TEST(HeadsAtWorkerToo, AnyNetworkGivesTheSameText) {
   TestCluster plain({.target = kTarget});
   const auto requests = [](const char* policy) {
-    auto all = grid_requests({Rule::kInvariant}, policy);
+    auto all = more_requests({Rule::kInvariant}, policy);
     all.resize(8);
     return all;
   };

@@ -80,7 +80,7 @@ TEST(LosslessFormats, SpeculationAndRanksChangeNoText) {
                                       {"compressed-fp8", "compressed-int8"},
                                       {"gguf-qwen3-q8/model.gguf", "gguf-qwen3-q8/model.gguf"}}) {
     TestCluster plain({.target = formats + target});
-    const auto expected = plain.run(grid_requests(rules, ""));
+    const auto expected = plain.run(more_requests(rules, ""));
     for (int tp_size : {1, 2, 4})
       for (int batch : {1, 8}) {
         TestCluster cluster({.target = formats + target,
@@ -88,7 +88,7 @@ TEST(LosslessFormats, SpeculationAndRanksChangeNoText) {
                              .drafter = DrafterKind::kModel,
                              .tp_size = tp_size,
                              .max_num_seqs = batch});
-        expect_same(expected, cluster.run(grid_requests(rules, "fixed:gamma=3")),
+        expect_same(expected, cluster.run(more_requests(rules, "fixed:gamma=3")),
                     fmt::format("{}, tp {}, batch {}", target, tp_size, batch));
         const bool is_same = std::string_view(target) == draft, is_other = std::string_view(draft) == "awq";
         EXPECT_GT(cluster.totals().rounds.rollbacks, is_same ? -1 : kEnough);
@@ -102,8 +102,8 @@ TEST(LosslessFormats, SpeculationAndRanksChangeNoText) {
 class LosslessPipeline : public ::testing::TestWithParam<Pipeline> {};
 
 TEST_P(LosslessPipeline, TextIsThatOfPlainDecodingOrOfLockstep) {
-  const auto match = [](const char* policy) { return grid_requests(kMatchRules, policy); };
-  const auto pq = [] { return grid_requests(kPqRules, "heuristic:start=2,guard=0"); };
+  const auto match = [](const char* policy) { return more_requests(kMatchRules, policy); };
+  const auto pq = [] { return more_requests(kPqRules, "heuristic:start=2,guard=0"); };
   ClusterOptions options{.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel};
   TestCluster plain({.target = kTarget});
   TestCluster lockstep(options);
@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Pipelines, LosslessPipeline,
 
 TEST(LosslessTransport, AnyTransportGivesTheSameText) {
   auto requests = [&] {
-    return grid_requests({Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock},
+    return more_requests({Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock},
                          "fixed:gamma=4");
   };
   ClusterOptions options{.target = kTarget,
@@ -150,7 +150,7 @@ TEST(LosslessTransport, AnyTransportGivesTheSameText) {
 
 // Compact rows are packed to few bits on a wire and not in one process, and split over ranks by id.
 TEST(LosslessTransport, CompactRowsGiveTheSameTextOverAnyTransportAndDegree) {
-  const auto requests = [] { return grid_requests(kPqRules, "fixed:gamma=4"); };
+  const auto requests = [] { return more_requests(kPqRules, "fixed:gamma=4"); };
   ClusterOptions options{.target = kTarget,
                          .draft = draft_model(),
                          .drafter = DrafterKind::kModel,
@@ -175,7 +175,7 @@ TEST(LosslessEnds, EosMaxTokensAndContextCutInsideBlocks) {
                          .max_context = 40,
                          .eos_ids = eos};
   const auto requests = [](bool ignore_eos) {
-    auto all = grid_requests({Rule::kInvariant}, "fixed:gamma=5");
+    auto all = more_requests({Rule::kInvariant}, "fixed:gamma=5");
     for (size_t i = 0; i < all.size(); ++i) {
       all[i].max_tokens = static_cast<int32_t>(1 + i % 30);
       all[i].ignore_eos = ignore_eos;
@@ -194,7 +194,7 @@ TEST(LosslessEnds, EosMaxTokensAndContextCutInsideBlocks) {
 
 TEST(LosslessEnds, LogprobsAreThoseOfPlainDecoding) {
   const auto requests = [] {
-    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, "fixed:gamma=5");
+    auto all = more_requests({Rule::kGreedy, Rule::kInvariant}, "fixed:gamma=5");
     for (Request& request : all) request.sampling.logprobs = 3;
     return all;
   };

@@ -14,7 +14,7 @@ using namespace grid;  // NOLINT: the grid's names
 using testing::DrafterKind;
 
 // Prompts of no, one and several whole blocks; some begin alike, and one is asked about twice. A salt for
-// each filter keeps most from being in the prefix cache. A third of all combinations, as of grid_requests().
+// each filter keeps most from being in the prefix cache. A third of all combinations, as of more_requests().
 std::vector<Request> requests_of(const std::vector<Rule>& rules, const std::string& policy) {
   std::mt19937 random(31);
   const auto ids = [&](int length) {

@@ -208,7 +208,7 @@ TEST(SampledTrees, AcceptMoreThanChains) {
   std::map<Rule, double> accepted;
   for (const Rule rule : {Rule::kToken, Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal}) {
     TestCluster cluster(cluster_of({.shape = {.widths = {3, 2, 1}}}, 1, 8));
-    auto all = grid_requests({rule}, "fixed:gamma=3");
+    auto all = more_requests({rule}, "fixed:gamma=3");
     (void)cluster.run(std::move(all));
     const auto& rounds = cluster.totals().rounds;
     accepted[rule] = static_cast<double>(rounds.accepted) / static_cast<double>(rounds.rounds);

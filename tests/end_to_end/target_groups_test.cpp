@@ -14,7 +14,7 @@ using testing::DrafterKind;
 const std::vector<Finished>& plainly() {
   static const std::vector<Finished> finished = [] {
     TestCluster plain({.target = kTarget});
-    return plain.run(grid_requests(kMatchRules, ""));
+    return plain.run(more_requests(kMatchRules, ""));
   }();
   return finished;
 }
@@ -48,7 +48,7 @@ TEST_P(GroupsOfRanks, TextsAreThoseOfOneGroup) {
           fmt::format("{} ranks, batch {}, drafter {}", GetParam(), batch, static_cast<int>(drafter));
       expect_same(
           plainly(),
-          cluster.run(grid_requests(kMatchRules, drafter == DrafterKind::kNone ? "" : "fixed:gamma=4")),
+          cluster.run(more_requests(kMatchRules, drafter == DrafterKind::kNone ? "" : "fixed:gamma=4")),
           what);
       expect_shared_out(cluster, what);
       EXPECT_GT(cluster.totals().rounds.accepted, drafter == DrafterKind::kNone ? -1 : kEnough) << what;
@@ -67,12 +67,12 @@ TEST(SeveralGroups, TreesAndPipelinesGiveTheSameTexts) {
                          .drafters = 2};
   {
     TestCluster cluster(options);
-    expect_same(plainly(), cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")), "pipeline");
+    expect_same(plainly(), cluster.run(more_requests(kMatchRules, "fixed:gamma=4")), "pipeline");
     EXPECT_GT(cluster.totals().preparation.hits, 0);  // how many are ready in time hangs on the machine
   }
   options.tree = {.widths = {3, 2, 1}};
   TestCluster cluster(options);
-  expect_same(plainly(), cluster.run(grid_requests(kMatchRules, "fixed:gamma=3")), "trees");
+  expect_same(plainly(), cluster.run(more_requests(kMatchRules, "fixed:gamma=3")), "trees");
   EXPECT_GT(cluster.totals().trees.rounds, kEnough);
 }
 
@@ -88,8 +88,8 @@ TEST(SeveralGroups, TokenAndBlockRulesGiveTheTextOfOneGroup) {
     TestCluster one(options);
     options.groups = 2;
     TestCluster two(options);
-    expect_same(one.run(grid_requests(kPqRules, "fixed:gamma=3")),
-                two.run(grid_requests(kPqRules, "fixed:gamma=3")), "p/q rules");
+    expect_same(one.run(more_requests(kPqRules, "fixed:gamma=3")),
+                two.run(more_requests(kPqRules, "fixed:gamma=3")), "p/q rules");
     expect_shared_out(two, "p/q rules");
   }
 }
@@ -118,7 +118,7 @@ TEST(GroupsThatDie, TextsGoOnInAnotherGroupWithTheirBits) {
       const auto what = fmt::format("{} ranks, drafter {}", tp_size, static_cast<int>(drafter));
       expect_same(
           plainly(),
-          cluster.run(grid_requests(kMatchRules, drafter == DrafterKind::kNone ? "" : "fixed:gamma=4")),
+          cluster.run(more_requests(kMatchRules, drafter == DrafterKind::kNone ? "" : "fixed:gamma=4")),
           what);
       const Totals& totals = cluster.totals();
       int64_t lost = 0, passes = 0;  // in the groups that died
@@ -146,8 +146,8 @@ TEST(GroupsThatDie, TokenAndBlockRulesLoseNoDraftEither) {
     options.groups = 3;
     options.target_wire = dying({0, 31});
     TestCluster dying_ones(options);
-    expect_same(one.run(grid_requests(kPqRules, "fixed:gamma=3")),
-                dying_ones.run(grid_requests(kPqRules, "fixed:gamma=3")), "p/q rules");
+    expect_same(one.run(more_requests(kPqRules, "fixed:gamma=3")),
+                dying_ones.run(more_requests(kPqRules, "fixed:gamma=3")), "p/q rules");
     EXPECT_GT(dying_ones.totals().failovers, 2);
     const Totals& totals = dying_ones.totals();
     int64_t dropped = 0;
@@ -170,7 +170,7 @@ TEST(GroupsThatDie, NorDoSampledTrees) {
   options.groups = 2;
   options.target_wire = dying({9});
   TestCluster two(options);
-  expect_same(one.run(grid_requests(rules, "fixed:gamma=3")), two.run(grid_requests(rules, "fixed:gamma=3")),
+  expect_same(one.run(more_requests(rules, "fixed:gamma=3")), two.run(more_requests(rules, "fixed:gamma=3")),
               "sampled trees");
   EXPECT_GT(two.totals().failovers, 0);
   EXPECT_GT(two.totals().trees.rounds, kEnough);
@@ -186,8 +186,8 @@ TEST(GroupsThatDie, HeadsBesideTheTargetReadTheTextAgain) {
     options.groups = 2;
     options.target_wire = dying({20});
     TestCluster two(options);
-    expect_same(one.run(grid_requests(rules, "fixed:gamma=4")),
-                two.run(grid_requests(rules, "fixed:gamma=4")), "a head");
+    expect_same(one.run(more_requests(rules, "fixed:gamma=4")),
+                two.run(more_requests(rules, "fixed:gamma=4")), "a head");
     EXPECT_GT(two.totals().failovers, 0);
     EXPECT_GT(two.totals().rounds.accepted, kEnough);
   }
@@ -203,7 +203,7 @@ TEST(GroupsThatDie, HeadsAtDraftWorkersGetTheirStatesElsewhere) {
   options.groups = 2;
   options.target_wire = dying({20});
   TestCluster two(options);
-  expect_same(plain.run(grid_requests(kMatchRules, "")), two.run(grid_requests(kMatchRules, "fixed:gamma=4")),
+  expect_same(plain.run(more_requests(kMatchRules, "")), two.run(more_requests(kMatchRules, "fixed:gamma=4")),
               "a head at a worker");
   EXPECT_GT(two.totals().failovers, 0);
   EXPECT_GT(two.totals().rounds.accepted, kEnough);

@@ -215,7 +215,7 @@ TEST(TreeDrafts, EosMaxTokensAndContextCutInsideTrees) {
   options.max_context = 40;
   options.eos_ids = eos;
   const auto requests = [](bool ignore_eos) {
-    auto all = grid_requests({Rule::kInvariant}, "fixed:gamma=5");
+    auto all = more_requests({Rule::kInvariant}, "fixed:gamma=5");
     for (size_t i = 0; i < all.size(); ++i) {
       all[i].max_tokens = static_cast<int32_t>(1 + i % 30);
       all[i].ignore_eos = ignore_eos;
