@@ -36,6 +36,8 @@ int32_t PromptHandoffs::part_for(const LiveRequest& live) const {
   return whole_blocks(live.sequence.prompt_length() - 1);
 }
 
+// Whether there is a group that only prefills, and enough of the prompt is not cached where it would be
+// decoded.
 bool PromptHandoffs::should_prefill_apart(const LiveRequest& live) const {
   if (options_.prefill_groups == 0 || live.request.prompt_logprobs >= 0) return false;
   bool any_prefills = false, any_takes = false;
@@ -49,15 +51,36 @@ bool PromptHandoffs::should_prefill_apart(const LiveRequest& live) const {
   return any_prefills && any_takes && part_for(live) - known >= std::max(options_.min_handoff_tokens, kBlock);
 }
 
+ServingGroup* PromptHandoffs::place_apart(const LiveRequest& live) const {
+  if (!should_prefill_apart(live)) return nullptr;
+  return groups_.best_for(live, TargetGroups::SeqSlots::kFree, TargetGroups::Work::kPrefillOnly);
+}
+
+ServingGroup* PromptHandoffs::place_for(const LiveRequest& live) const {
+  ServingGroup* const apart = place_apart(live);
+  return apart ? apart : place_to_decode(live);
+}
+
+// Prefilled prompts that have a place in a group keep the room for their blocks.
+ServingGroup* PromptHandoffs::place_to_decode(const LiveRequest& live) const {
+  const auto leaves_room = [&](const ServingGroup& group) {
+    return group.target.expected == 0 || has_room(live, group);
+  };
+  return groups_.best_for(live, TargetGroups::SeqSlots::kFree, TargetGroups::Work::kDecoding, leaves_room);
+}
+
 void PromptHandoffs::begin(LiveRequest& live) const { live.handoff = {.prefill_to = part_for(live)}; }
 
-// Those whose part is done, in the order in which they get places.
-std::vector<LiveRequest*> PromptHandoffs::prefilled() const {
+// Prompts of groups that only prefill, in the order in which they get places: all of late groups, or those of
+// the others whose part is done.
+std::vector<LiveRequest*> PromptHandoffs::in_order(bool of_late_groups) const {
   std::vector<LiveRequest*> found;
   for (const ServingGroup& group : groups_) {
-    if (!group.target.is_here() || !group.target.only_prefills()) continue;
-    for (LiveRequest* live : group.requests.in_state(RequestState::kPrefill))
-      if (live->has_prefilled()) found.push_back(live);
+    if (!group.target.is_here() || !group.target.only_prefills() || group.target.is_late != of_late_groups)
+      continue;
+    for (const auto& [id, live] : group.requests.all())
+      if (of_late_groups ? live->running() : live->state == RequestState::kPrefill && live->has_prefilled())
+        found.push_back(live.get());
   }
   std::sort(found.begin(), found.end(), [this](const LiveRequest* a, const LiveRequest* b) {
     return std::pair(options_.priority_of(a->request), a->id()) <
@@ -97,9 +120,8 @@ void PromptHandoffs::choose(const std::function<void(const ServingGroup&)>& mark
     group.target.room_is_awaited = false;
     any_takes |= group.target.is_here() && group.target.takes_blocks();
   }
-  const auto found = prefilled();
-  const bool queued_decodes =
-      options_.by_priority && queued && !found.empty() && !should_prefill_apart(*queued);
+  const auto found = in_order(/*of_late_groups=*/false);
+  const bool queued_decodes = options_.by_priority && queued && !found.empty() && !place_apart(*queued);
   for (LiveRequest* live : found) {
     const bool is_decided = live->handoff.to >= 0;
     if (!is_decided && queued_decodes &&
@@ -141,6 +163,19 @@ void PromptHandoffs::move(ServingGroup& from, const OutstandingPlan& plan,
     live->group = to.target.index;
     to.requests.add(std::move(live));
     mark_dirty(to);
+  }
+}
+
+void PromptHandoffs::leave_late_groups(const std::function<void(const ServingGroup&)>& mark_dirty) {
+  if (options_.prefill_groups == 0) return;
+  for (LiveRequest* const late : in_order(/*of_late_groups=*/true)) {
+    ServingGroup* const to = place_to_decode(*late);
+    if (!to) return;
+    auto live = groups_.of(*late)->requests.take_from_late(late->id());
+    live->group = to->target.index;
+    to->requests.add(std::move(live));
+    ++totals_.handoffs_lost;
+    mark_dirty(*to);
   }
 }
 
@@ -198,6 +233,22 @@ void PromptHandoffs::give_up(LiveRequest& live, Turn& turn) {
                            way.failures, to, kRest.count())});
 }
 
+void PromptHandoffs::find_late(ServingGroup& group, Turn& turn) const {
+  TargetGroup& target = group.target;
+  const OutstandingPlan* const plan = target.planner.outstanding();
+  if (!target.only_prefills() || !plan || target.is_late) return;
+  if (turn.now() < plan->sent_at + target.times.late_step()) return;
+  target.is_late = true;
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(turn.now() - plan->sent_at);
+  turn.add(MemberChange{
+      .kind = MemberChange::Kind::kRests,
+      .peer = *target.peer(),
+      .group = target.index,
+      .about = fmt::format("it has not answered for {} ms; until it does, prompts are prefilled where they "
+                           "are decoded",
+                           waited.count())});
+}
+
 void PromptHandoffs::expire(ServingGroup& group, Turn& turn) {
   if (options_.prefill_groups == 0) return;
   for (auto& [id, live] : group.requests.all())
@@ -209,6 +260,8 @@ void PromptHandoffs::expire(ServingGroup& group, Turn& turn) {
 void PromptHandoffs::for_each_deadline(const ServingGroup& group,
                                        const std::function<void(Clock::time_point)>& consider) const {
   if (options_.prefill_groups == 0) return;
+  if (const auto* plan = group.target.planner.outstanding(); plan && group.target.only_prefills())
+    consider(plan->sent_at + group.target.times.late_step());
   for (const auto& [id, live] : group.requests.all())
     if (live->state == RequestState::kPrefill && live->awaits_blocks() && live->handoff.deadline)
       consider(*live->handoff.deadline);

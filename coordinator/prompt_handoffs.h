@@ -24,9 +24,10 @@ class PromptHandoffs {
   // Whether a group of this role may join, here for the first time or again.
   Status check_role(const Hello& hello, const ServingGroup& place) const;
 
-  // Whether the whole blocks of a waiting prompt should be computed in a group that only prefills: one is
-  // here, and enough of the prompt is not cached where it would be decoded.
-  bool should_prefill_apart(const LiveRequest& live) const;
+  // The group in which a waiting request begins, if one has a place. Its whole blocks are computed in a group
+  // that only prefills, if enough of the prompt is not cached where it would be decoded. If all places of
+  // such groups are taken, they are computed where the text goes on.
+  ServingGroup* place_for(const LiveRequest& live) const;
   // A request begins in such a group.
   void begin(LiveRequest& live) const;
 
@@ -35,11 +36,9 @@ class PromptHandoffs {
   // plan does. `queued`: the next request of the queue, which comes first if it has a higher priority.
   void choose(const std::function<void(const ServingGroup&)>& mark_dirty, const LiveRequest* queued,
               Clock::time_point now);
-  // Whether prefilled prompts that have a place in the group still have room for their blocks if this request
-  // begins there.
-  static bool leaves_room(const LiveRequest& live, const ServingGroup& group) {
-    return group.target.expected == 0 || has_room(live, group);
-  }
+  // Prompts of groups that have not answered for long go on in groups that decode, in their order, as places
+  // become free; calls `mark_dirty` for these groups. They wait no longer than for lost blocks.
+  void leave_late_groups(const std::function<void(const ServingGroup&)>& mark_dirty);
   // After the plan that sends their blocks: they go on in their next groups, which are marked.
   void move(ServingGroup& from, const OutstandingPlan& plan,
             const std::function<void(const ServingGroup&)>& mark_dirty);
@@ -48,6 +47,8 @@ class PromptHandoffs {
   Status check(const StepResult& result, const OutstandingPlan& plan) const;
   void settle(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now);
 
+  // Finds groups that only prefill and are late with an answer.
+  void find_late(ServingGroup& group, Turn& turn) const;
   // Gives up blocks that are overdue. A group that only prefills gets no requests for a while if this happens
   // to several prompts in a row on their way to the same group.
   void expire(ServingGroup& group, Turn& turn);
@@ -58,7 +59,10 @@ class PromptHandoffs {
 
  private:
   int32_t part_for(const LiveRequest& live) const;
-  std::vector<LiveRequest*> prefilled() const;
+  bool should_prefill_apart(const LiveRequest& live) const;
+  ServingGroup* place_apart(const LiveRequest& live) const;
+  ServingGroup* place_to_decode(const LiveRequest& live) const;
+  std::vector<LiveRequest*> in_order(bool of_late_groups) const;
   static bool has_room(const LiveRequest& live, const ServingGroup& group);
   ServingGroup* keep_place(const LiveRequest& live, bool any_takes);
   void decide(LiveRequest& live, const ServingGroup& to);

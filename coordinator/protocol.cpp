@@ -61,6 +61,7 @@ void Protocol::pump(Turn& turn) {
   unload_workers(turn);
   const auto mark = [this](const ServingGroup& group) { mark_dirty(group); };
   handoffs_.choose(mark, queue_.first(), turn.now());  // before later requests take the places
+  handoffs_.leave_late_groups(mark);
   admit(turn);
   if (options_.by_priority) handoffs_.choose(mark, nullptr, turn.now());  // places that are left
   assign(turn);
@@ -213,6 +214,7 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
         *group,
         status.in(fmt::format("the target group broke the protocol: result of step {}", message.step)), turn);
   const OutstandingPlan done = group->target.planner.take();
+  group->target.is_late = false;
   group->verdicts.learn_pass(message, done, turn.now());
   apply(*group, message, done, turn);
   for (Draft& draft : message.drafts) group->rounds.own().take(draft, frame_bytes, group->requests);
@@ -310,6 +312,7 @@ void Protocol::expire(Turn& turn) {
   });
   for_each_dirty([&](ServingGroup& group) {
     group.rounds.expire(group.requests.all(), turn);
+    handoffs_.find_late(group, turn);
     handoffs_.expire(group, turn);
   });
 }

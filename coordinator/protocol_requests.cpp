@@ -83,11 +83,7 @@ const LiveRequest* Protocol::find(SequenceId id) const {
 // Admits requests in order of arrival, each to the most suitable group with a free place.
 void Protocol::admit(Turn& turn) {
   while (LiveRequest* first = queue_.first()) {
-    const auto work = handoffs_.should_prefill_apart(*first) ? TargetGroups::Work::kPrefillOnly
-                                                             : TargetGroups::Work::kDecoding;
-    const auto suits = [&](const ServingGroup& group) { return PromptHandoffs::leaves_room(*first, group); };
-    ServingGroup* group =
-        groups_.any_here() ? groups_.best_for(*first, TargetGroups::SeqSlots::kFree, work, suits) : nullptr;
+    ServingGroup* group = groups_.any_here() ? handoffs_.place_for(*first) : nullptr;
     if (!group) return;
     if (Status status = check_fits(*first, group->target); !status.ok())
       finish(*first, FinishReason::kError, std::move(status), turn);

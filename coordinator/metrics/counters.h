@@ -117,7 +117,8 @@ constexpr Counter<EventCounts> kEventCounters[] = {
     {&EventCounts::handoffs, "prefill_groups", "prompts", "prefill_prompts_total",
      "Prompts that one target group prefilled and another decodes."},
     {&EventCounts::handoffs_lost, "prefill_groups", "fallbacks", "prefill_fallbacks_total",
-     "Prompts that a target group computed itself, because the blocks of another did not arrive."},
+     "Prompts that a target group computed itself, because the blocks of another did not arrive or it was "
+     "late."},
     {&EventCounts::handoff_blocks, "prefill_groups", "blocks", "prefill_blocks_total",
      "Blocks of keys and values that came from a target group that only prefills."},
     {&EventCounts::handoff_bytes, "prefill_groups", "bytes", "prefill_bytes_total",

@@ -7,7 +7,7 @@ namespace outrider {
 namespace {
 
 constexpr double kEwmaWeight = 0.1;
-constexpr double kStepPatience = 50;
+constexpr double kStepPatience = 50, kLateSteps = 3;
 
 double nanoseconds(Clock::duration time) {
   return static_cast<double>(std::chrono::nanoseconds(time).count());
@@ -42,6 +42,10 @@ Clock::duration RoundTimes::liveness_timeout() const {
   const auto scaled = from_nanoseconds(options_.liveness_rounds * std::max(round_ns_, step_ns_));
   return std::min<Clock::duration>(options_.liveness_timeout,
                                    std::max<Clock::duration>(options_.liveness_timeout_min, scaled));
+}
+
+Clock::duration RoundTimes::late_step() const {
+  return std::max<Clock::duration>(options_.handoff_timeout, from_nanoseconds(kLateSteps * step_ns_));
 }
 
 Clock::duration RoundTimes::step_timeout() const {

@@ -35,6 +35,7 @@ class TargetGroup {
   void leave() {
     peer_.reset();
     rests_until.reset();
+    is_late = false;
     planner.drop();
     kv.reset(0);
   }
@@ -56,8 +57,8 @@ class TargetGroup {
   bool has_two_places() const { return drafts() && hidden_state_head() != 0; }
   // It prefills prompts for other groups, and decodes none.
   bool only_prefills() const { return hello_.only_prefills; }
-  // The same, and what it sends arrives.
-  bool prefills_for_others() const { return only_prefills() && !rests_until; }
+  // The same; it answers, and what it sends arrives.
+  bool prefills_for_others() const { return only_prefills() && !rests_until && !is_late; }
   // It decodes, and its ranks have inboxes for blocks.
   bool takes_blocks() const { return !only_prefills() && hello_.block_inbox != 0; }
   int32_t max_context() const { return max_context_of(hello_); }
@@ -80,6 +81,7 @@ class TargetGroup {
   size_t expected = 0;
   int64_t expected_blocks = 0;
   std::optional<Clock::time_point> rests_until;  // a group that only prefills gets no requests before
+  bool is_late = false;                          // one that only prefills has not answered its plan for long
   bool room_is_awaited = false;  // a prefilled prompt waits for free KV blocks: no later request begins here
   RoundTimes times;
   DrafterCosts costs;

@@ -51,7 +51,8 @@ template <class Ends>
 void RequestTable::forget(const Ends& ends) {
   std::erase_if(live_, [&](const auto& item) {
     if (!ends(*item.second)) return false;
-    index_.erase(item.first.value());
+    const auto at = index_.find(item.first.value());
+    if (at != index_.end() && at->second == item.second.get()) index_.erase(at);  // else it runs elsewhere
     return true;
   });
 }
@@ -69,6 +70,18 @@ std::unique_ptr<LiveRequest> RequestTable::take(SequenceId id) {
   --running_;
   index_.erase(id.value());
   return std::move(at.mapped());
+}
+
+// The plan that is out refers to the one that stays.
+std::unique_ptr<LiveRequest> RequestTable::take_from_late(SequenceId id) {
+  LiveRequest& stays = *live_.at(id);
+  auto goes = std::make_unique<LiveRequest>(std::move(stays));
+  stays.sequence = goes->sequence;
+  stays.request.cache_salt = goes->request.cache_salt;
+  index_.erase(id.value());
+  finish(stays);
+  (void)goes->lose_group();
+  return goes;
 }
 
 RequestMap RequestTable::take_all() {

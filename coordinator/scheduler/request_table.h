@@ -49,6 +49,9 @@ class RequestTable {
   int64_t lose_group();
   // Removes and returns a request that has not finished, which goes on in another group.
   std::unique_ptr<LiveRequest> take(SequenceId id);
+  // The same from a group that has not answered its plan: a finished request stays in its place with its part
+  // of the cache, until a later plan closes it.
+  std::unique_ptr<LiveRequest> take_from_late(SequenceId id);
   // Removes and returns all requests.
   RequestMap take_all();
   // Null: unknown, or finished and closed.

@@ -6,6 +6,7 @@ FaultCounts& FaultCounts::operator+=(const FaultCounts& more) {
   drop += more.drop, duplicate += more.duplicate, corrupt += more.corrupt, refuse_send += more.refuse_send;
   worker_death += more.worker_death, target_failure += more.target_failure, cancel += more.cancel,
       lose_blocks += more.lose_blocks;
+  stall += more.stall;
   return *this;
 }
 

@@ -28,13 +28,14 @@ struct Faults {
   double target_return = 0;                                      // per failure
   double cancel = 0;                                             // per emission
   double lose_blocks = 0;                                        // per prompt that another group prefilled
+  double stall = 0;  // per step of a group that only prefills: it answers 30 ms late
   SliceFaults slices;
 };
 
 // Counts of the faults that happened.
 struct FaultCounts {
   int64_t drop = 0, duplicate = 0, corrupt = 0, refuse_send = 0;
-  int64_t worker_death = 0, target_failure = 0, cancel = 0, lose_blocks = 0;
+  int64_t worker_death = 0, target_failure = 0, cancel = 0, lose_blocks = 0, stall = 0;
 
   FaultCounts& operator+=(const FaultCounts& more);
 };

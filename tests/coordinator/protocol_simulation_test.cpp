@@ -159,6 +159,20 @@ TEST_F(ProtocolSimulation, GroupsThatOnlyPrefill) {
   EXPECT_GT(preemptions_, 20);
 }
 
+// Groups that only prefill and hang for a while: prompts leave them, and they close what they have of these.
+TEST_F(ProtocolSimulation, PromptsLeavePrefillGroupsThatHang) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) {
+    Faults faults{.target_failure = seed % 2 == 0 ? 0.001 : 0.0};
+    faults.target_return = 0.7;
+    faults.stall = 0.1;
+    faults.cancel = 0.01;
+    run(seed, faults, random_prefill_groups(seed));
+  }
+  EXPECT_GT(handoffs_, 500);
+  EXPECT_GT(handoffs_lost_, 300);
+  EXPECT_GT(struck_.stall, 300);
+}
+
 // Blocks that are lost, groups of both kinds that die and return, requests that are cancelled on their way.
 TEST_F(ProtocolSimulation, PromptsThatAreHandedOverSurviveFaults) {
   for (uint64_t seed = 0; seed < 2 * kSchedules && !HasFailure(); ++seed) {

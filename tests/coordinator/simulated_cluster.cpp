@@ -165,7 +165,9 @@ void SimulatedCluster::send_to_target(Target& target, const Message& message) {
 // One plan is out at a time. Its forward pass runs while slices are on their way.
 void SimulatedCluster::begin_step(Target& target, const StepPlan& plan) {
   if (ranks_.count() > 0) ranks_.begin(plan);
-  const int64_t from_us = network_.now_us() + (pass_us_ > 0 ? pass_us_ : 50 + delay_us());
+  const bool stalls = target.target->only_prefills && strikes(faults_.stall, struck_.stall);
+  const int64_t from_us =
+      network_.now_us() + (pass_us_ > 0 ? pass_us_ : 50 + delay_us()) + (stalls ? 30'000 : 0);
   target.verification = {.plan = plan, .from_us = from_us, .until_us = from_us + kSliceTimeoutUs};
   network_.after(from_us - network_.now_us(), [this, &target] { try_verify(target); });
 }
