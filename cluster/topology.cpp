@@ -114,8 +114,16 @@ Result<RoleRanks> parse_groups(std::string_view text, std::string_view kind) {
   if (!text.starts_with(kind) || text.find('x') == std::string_view::npos)
     return invalid_argument(fmt::format("'{}': it is {}GROUPSxRANKS, prefill first: {}", text, kind, form));
   auto part = parse_part(fmt::format("target={}", text.substr(kind.size())));
-  if (!part.ok()) return part.status();
+  if (!part.ok())
+    return invalid_argument(
+        fmt::format("'{}': groups and ranks are numbers from 1; {}{}", text, form,
+                    text.starts_with("prefill:0") ? "; without groups that prefill say target=2x2" : ""));
   return part;
+}
+
+// Whether a target's groups have kinds: "target=prefill:..."
+bool has_kinds(std::string_view text) {
+  return text.starts_with("target=") && text.substr(0, text.find(',')).find(':') != std::string_view::npos;
 }
 
 // "target=prefill:...,decode:..."; `length`: of both.
@@ -126,6 +134,13 @@ Result<RoleRanks> parse_two_kinds(std::string_view text, size_t* length) {
       text.substr(kTarget.size(), comma == std::string_view::npos ? comma : comma - kTarget.size());
   const std::string_view rest = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
   const std::string_view second = rest.substr(0, rest.find(','));
+  for (const std::string_view each : {first, second})
+    if (const std::string_view kind = each.substr(0, each.find(':'));
+        !each.empty() && each.find('=') == std::string_view::npos && kind != "prefill" && kind != "decode")
+      return invalid_argument(
+          fmt::format("'{}' is no kind of target group; kinds are prefill and decode, as in "
+                      "target=prefill:1x2,decode:2x2",
+                      kind));
   ASSIGN_OR_RETURN(const RoleRanks prefill, parse_groups(first, kPrefill));
   if (second.empty()) return invalid_argument("target=prefill:... needs decode:GROUPSxRANKS behind it");
   ASSIGN_OR_RETURN(const RoleRanks decode, parse_groups(second, kDecode));
@@ -142,9 +157,9 @@ Result<Layout> parse_parts(std::string_view text) {
   Layout layout;
   while (true) {
     size_t comma = text.find(',');
-    const bool has_kinds = text.starts_with("target=prefill:") || text.starts_with("target=decode:");
-    auto parsed = has_kinds ? parse_two_kinds(text, &comma) : parse_part(text.substr(0, comma));
-    if (has_kinds && comma == text.size()) comma = std::string_view::npos;
+    const bool kinds = has_kinds(text);
+    auto parsed = kinds ? parse_two_kinds(text, &comma) : parse_part(text.substr(0, comma));
+    if (kinds && comma == text.size()) comma = std::string_view::npos;
     ASSIGN_OR_RETURN(const RoleRanks part, std::move(parsed));
     if (names(layout, part.role))
       return invalid_argument(
@@ -223,6 +238,13 @@ Result<Layout> parse_layout(std::string_view text, int world_size, int groups, i
   return layout;
 }
 
+// "2xRANKS", or "prefill:1xRANKS,decode:1xRANKS"
+static std::string form_of_targets(int groups, int prefill_groups) {
+  if (prefill_groups > 0)
+    return fmt::format("prefill:{}xRANKS,decode:{}xRANKS", prefill_groups, groups - prefill_groups);
+  return groups > 1 ? fmt::format("{}xRANKS", groups) : "RANKS";
+}
+
 Result<Layout> default_layout(int world_size, int groups, int draft_width, int prefill_groups) {
   const int drafts = world_size >= 1 + draft_width + groups ? draft_width : 0;
   const int targets = world_size - 1 - drafts;
@@ -235,14 +257,14 @@ Result<Layout> default_layout(int world_size, int groups, int draft_width, int p
   if (draft_width > 1)
     return invalid_argument(fmt::format(
         "{} ranks would leave {} for the target, beside {} of a draft worker (--draft-tensor-parallel-size): "
-        "say what is what with --layout coordinator=1,draft=1x{},target={}RANKS",
-        world_size, std::max(0, targets), drafts, draft_width, groups > 1 ? fmt::format("{}x", groups) : ""));
+        "say what is what with --layout coordinator=1,draft=1x{},target={}",
+        world_size, std::max(0, targets), drafts, draft_width, form_of_targets(groups, prefill_groups)));
   if (groups > 1)
-    return invalid_argument(
-        fmt::format("{} ranks would leave {} for {} target groups, which have 1, 2, 4 or 8 each: start with "
-                    "-n {}, or say "
-                    "what is what with --layout coordinator=1,draft=1,target={}xRANKS",
-                    world_size, std::max(0, targets), groups, 2 + groups, groups));
+    return invalid_argument(fmt::format(
+        "{} ranks would leave {} for {} target groups, which have 1, 2, 4 or 8 each: start with "
+        "-n {}, or say "
+        "what is what with --layout coordinator=1,draft=1,target={}",
+        world_size, std::max(0, targets), groups, 2 + groups, form_of_targets(groups, prefill_groups)));
   if (world_size < 2)
     return invalid_argument(
         "1 rank cannot be coordinator and target group: start with -n 2 or more, or without mpirun, in one "

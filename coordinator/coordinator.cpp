@@ -104,10 +104,13 @@ void Coordinator::note_change(const MemberChange& change) const {
   const bool is_target = change.group.has_value();
   const std::string_view kind = is_target ? "target group" : "draft worker";
   const std::string member =
-      fmt::format("{} {}{}", kind, is_target ? static_cast<uint64_t>(*change.group) : change.peer.value,
-                  at_host(change.peer));
+      fmt::format("{} {}{}{}", kind, is_target ? static_cast<uint64_t>(*change.group) : change.peer.value,
+                  change.only_prefills ? ", which only prefills," : "", at_host(change.peer));
   EventFields fields = fields_of(change.peer, kind, change.about);
-  if (is_target) fields.emplace_back("group", static_cast<int64_t>(*change.group));
+  if (is_target) {
+    fields.emplace_back("group", static_cast<int64_t>(*change.group));
+    fields.emplace_back("role", change.only_prefills ? "prefill" : "decode");
+  }
   const size_t here = is_target ? protocol_.targets_here() : protocol_.worker_count();
   const auto count = fmt::format("{} {}{}", here, kind, here == 1 ? "" : "s");
   if (change.kind == MemberChange::Kind::kJoined) {

@@ -24,7 +24,9 @@ struct WorkerOverview {
 // One of a coordinator's target groups.
 struct GroupOverview {
   bool here = false;
+  bool was_lost = false;  // and no other has taken its place
   bool only_prefills = false;
+  const char* role() const { return only_prefills ? "prefill" : "decode"; }
   uint64_t peer = 0;                   // while it is here
   std::string host;                    // as of a worker
   int64_t running = 0, seq_slots = 0;  // requests

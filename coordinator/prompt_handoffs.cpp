@@ -19,18 +19,6 @@ int32_t whole_blocks(int32_t tokens) { return tokens / kBlock * kBlock; }
 
 }  // namespace
 
-Status PromptHandoffs::check_role(const Hello& hello, const ServingGroup& place) const {
-  const auto others = std::count_if(groups_.begin(), groups_.end(), [&](const ServingGroup& group) {
-    return &group != &place && group.target.is_here() && group.target.only_prefills() == hello.only_prefills;
-  });
-  const int32_t most =
-      hello.only_prefills ? options_.prefill_groups : options_.target_groups - options_.prefill_groups;
-  if (others < most) return {};
-  return invalid_argument(hello.only_prefills
-                              ? fmt::format("it only prefills, and this run has {} such groups", most)
-                              : fmt::format("all {} target groups that decode have joined", most));
-}
-
 // The last token is always computed where the text goes on.
 int32_t PromptHandoffs::part_for(const LiveRequest& live) const {
   return whole_blocks(live.sequence.prompt_length() - 1);
@@ -230,7 +218,8 @@ void PromptHandoffs::give_up(LiveRequest& live, Turn& turn) {
       .about = fmt::format("the blocks of {} prompts in a row did not arrive at target group {}; "
                            "prompts are prefilled where they are decoded, and every {} s it is "
                            "tried again",
-                           way.failures, to, kRest.count())});
+                           way.failures, to, kRest.count()),
+      .only_prefills = true});
 }
 
 void PromptHandoffs::find_late(ServingGroup& group, Turn& turn) const {
@@ -246,7 +235,8 @@ void PromptHandoffs::find_late(ServingGroup& group, Turn& turn) const {
       .group = target.index,
       .about = fmt::format("it has not answered for {} ms; until it does, prompts are prefilled where they "
                            "are decoded",
-                           waited.count())});
+                           waited.count()),
+      .only_prefills = true});
 }
 
 void PromptHandoffs::expire(ServingGroup& group, Turn& turn) {

@@ -21,9 +21,6 @@ class PromptHandoffs {
   PromptHandoffs(const ProtocolOptions& options, TargetGroups& groups, Totals& totals)
       : options_(options), groups_(groups), totals_(totals) {}
 
-  // Whether a group of this role may join, here for the first time or again.
-  Status check_role(const Hello& hello, const ServingGroup& place) const;
-
   // The group in which a waiting request begins, if one has a place. Its whole blocks are computed in a group
   // that only prefills, if enough of the prompt is not cached where it would be decoded. If all places of
   // such groups are taken, they are computed where the text goes on.

@@ -68,12 +68,8 @@ void Protocol::refuse_hello(PeerId peer, std::string reason, Turn& turn) {
 void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
   const Welcome welcome{.accepted = true, .reason = {}, .target = {}, .eos_ids = {}};
   ServingGroup* place = groups_.place_of(peer, hello);
-  if (!place)
-    return refuse_hello(peer,
-                        options_.target_groups == 1
-                            ? std::string(kGroupHasJoined)
-                            : fmt::format("all {} {}", options_.target_groups, kGroupsHaveJoined),
-                        turn);
+  if (!place || !groups_.is_for(*place, hello.only_prefills))
+    return refuse_hello(peer, groups_.no_place_for(hello.only_prefills), turn);
   TargetGroup& target = place->target;
   if (target.is_here() && target.generation() == hello.generation) {
     target.move_to(peer);
@@ -87,8 +83,6 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
                         turn);
   if (Status status = groups_.check(hello, *place); !status.ok())
     return refuse_hello(peer, status.message(), turn);
-  if (Status status = handoffs_.check_role(hello, *place); !status.ok())
-    return refuse_hello(peer, status.message(), turn);
   if (target.is_here()) target_lost(*place, unavailable("the target group was restarted"), turn);
   if (options_.target_groups > 1) hello.slices = {};  // a worker is sent the endpoints of one group only
   target.join(peer, std::move(hello));
@@ -97,7 +91,8 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
   turn.add(MemberChange{.kind = MemberChange::Kind::kJoined,
                         .peer = peer,
                         .group = target.index,
-                        .about = target.model().name});
+                        .about = target.model().name,
+                        .only_prefills = target.only_prefills()});
   if (target.only_prefills()) return;  // requests and workers still wait for one that decodes
   target_status_ = lost_ = {};
   join_deadline_.reset();
@@ -110,7 +105,11 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
 void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn, MemberChange::Kind kind) {
   dirty_.mark_all_dirty();
   if (const auto peer = group.target.peer())
-    turn.add(MemberChange{.kind = kind, .peer = *peer, .group = group.target.index, .about = why.message()});
+    turn.add(MemberChange{.kind = kind,
+                          .peer = *peer,
+                          .group = group.target.index,
+                          .about = why.message(),
+                          .only_prefills = group.target.only_prefills()});
   handoffs_.group_lost(group, turn.now());
   group.target.leave();
   ++totals_.group(group.target.index).lost;

@@ -19,7 +19,8 @@ int32_t TargetGroups::known_tokens(const LiveRequest& live, const ServingGroup& 
   return known;
 }
 
-TargetGroups::TargetGroups(const ProtocolOptions& options, WorkerPool& pool, Totals& totals) {
+TargetGroups::TargetGroups(const ProtocolOptions& options, WorkerPool& pool, Totals& totals)
+    : options_(options) {
   for (int32_t i = 0; i < std::max(1, options.target_groups); ++i)
     groups_.emplace_back(options, i, pool, totals, index_);
 }
@@ -47,9 +48,17 @@ ServingGroup* TargetGroups::place_of(PeerId peer, const Hello& hello) {
   for (ServingGroup& group : groups_)
     if (group.target.is_here() && group.target.generation() == hello.generation) return &group;
   if (ServingGroup* known = of(peer)) return known;
-  for (ServingGroup& group : groups_)  // the requests of an entry wait for a group that decodes
-    if (!group.target.is_here() && !(hello.only_prefills && group.requests.running() > 0)) return &group;
+  for (ServingGroup& group : groups_)
+    if (!group.target.is_here() && is_for(group, hello.only_prefills)) return &group;
   return nullptr;
+}
+
+std::string TargetGroups::no_place_for(bool only_prefills) const {
+  const int32_t prefill = options_.prefill_groups, all = options_.target_groups;
+  if (only_prefills || prefill > 0)
+    return fmt::format("all places of target groups that {} are taken ({})",
+                       only_prefills ? "only prefill" : "decode", only_prefills ? prefill : all - prefill);
+  return all == 1 ? std::string(kGroupHasJoined) : fmt::format("all {} {}", all, kGroupsHaveJoined);
 }
 
 Status TargetGroups::check(const Hello& hello, const ServingGroup& place) const {

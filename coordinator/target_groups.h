@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -60,6 +61,12 @@ class TargetGroups {
   const ServingGroup* of(PeerId peer) const { return const_cast<TargetGroups*>(this)->of(peer); }
   // The entry of a group that says Hello: its own one, or a free one. Null: there is none.
   ServingGroup* place_of(PeerId peer, const Hello& hello);
+  // Groups that only prefill are the first ones, as in a layout of ranks.
+  bool is_for(const ServingGroup& place, bool only_prefills) const {
+    return (place.target.index < options_.prefill_groups) == only_prefills;
+  }
+  // Why another group of this role may not join.
+  std::string no_place_for(bool only_prefills) const;
   // Checks that the texts of a new group would equal those of the connected groups.
   Status check(const Hello& hello, const ServingGroup& place) const;
 
@@ -81,6 +88,7 @@ class TargetGroups {
  private:
   static bool does(const TargetGroup& target, Work work);
 
+  const ProtocolOptions& options_;
   RequestIndex index_;
   std::deque<ServingGroup> groups_;  // the maximal number of groups
 };

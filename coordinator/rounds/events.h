@@ -122,6 +122,7 @@ struct MemberChange {
   PeerId peer;
   std::optional<int32_t> group;  // of a target group, its number; empty: a draft worker
   std::string about;             // its model if it joined, else the reason
+  bool only_prefills = false;    // the group
 };
 
 using Action = std::variant<Send, Emit, Finish, RoundDone, TargetLost, MemberChange>;

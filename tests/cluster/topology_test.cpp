@@ -138,9 +138,27 @@ TEST(Topology, GroupsThatOnlyPrefillComeFirst) {
         << refusal(text, 3);
   EXPECT_EQ(refusal("target=prefill:1x1", 2),
             "--layout target=prefill:1x1: target=prefill:... needs decode:GROUPSxRANKS behind it");
-  EXPECT_EQ(refusal("target=prefill:1x1,decode:0x1", 2),
-            "--layout target=prefill:1x1,decode:0x1: target=0x1: it is groups and the ranks of each, as in "
-            "target=2x4, which is two groups of four ranks");
+  EXPECT_EQ(
+      refusal("target=prefill:1x1,decode:0x1", 2),
+      "--layout target=prefill:1x1,decode:0x1: 'decode:0x1': groups and ranks are numbers from 1; "
+      "target=prefill:1x2,decode:2x2 is one group of two ranks that only prefills, and two that decode");
+  EXPECT_NE(refusal("target=prefill:0x1,decode:1x1", 2).find("'prefill:0x1': groups and ranks are numbers"),
+            std::string::npos)
+      << refusal("target=prefill:0x1,decode:1x1", 2);
+  for (const char* text :
+       {"target=prefil:1x1,decode:1x1", "target=prefill:1x1,prefil:1x1", "target=prefil:1x1"})
+    EXPECT_EQ(
+        refusal(text, 3),
+        fmt::format("--layout {}: 'prefil' is no kind of target group; kinds are prefill and decode, as in "
+                    "target=prefill:1x2,decode:2x2",
+                    text));
+  EXPECT_NE(refusal("target=prefill:1x1,draft=1", 3).find("it is decode:GROUPSxRANKS"), std::string::npos)
+      << refusal("target=prefill:1x1,draft=1", 3);
+  // The layout of the hint is accepted beside the flag.
+  EXPECT_EQ(
+      default_layout(6, 3, 1, 1).status().message(),
+      "6 ranks would leave 4 for 3 target groups, which have 1, 2, 4 or 8 each: start with -n 5, or say "
+      "what is what with --layout coordinator=1,draft=1,target=prefill:1xRANKS,decode:2xRANKS");
   EXPECT_EQ(refusal("target=prefill:1x2,decode:1x4", 7),
             "--layout target=prefill:1x2,decode:1x4: groups that prefill have 2 ranks each, and groups that "
             "decode 4: give both the same number");
