@@ -281,15 +281,7 @@ void ServedApi::health(const HttpRequest&, const Shared& reply) {
   if (!is_healthy(reply)) return;
   const EngineNumbers numbers = engine_.numbers();
   const int64_t workers = numbers.draft_workers, groups = numbers.overview.groups_here();
-  const auto is_left_alone = [](const WorkerOverview& worker) {
-    return worker.state == WorkerOverview::State::kLeftAlone;
-  };
-  const int64_t left_alone =
-      std::count_if(numbers.overview.workers.begin(), numbers.overview.workers.end(), is_left_alone);
-  json reasons = json::array();
-  if (!numbers.overview.can_decode())
-    reasons.push_back(groups == 0 ? "no target group is there" : "no target group is there that decodes");
-  if (options_.cluster.speculates() && workers <= left_alone) reasons.push_back("no draft worker drafts");
+  json reasons = missing_members(numbers, options_.cluster.speculates());
   if (const std::string fault = journal_fault(); !fault.empty()) reasons.push_back(fault);
   send(*reply, json{{"status", "ok"},
                     {"draft_workers", workers},

@@ -225,7 +225,8 @@ void write_groups(const EngineNumbers& numbers, Writer& out) {
   };
   out.begin("target_group_here", "gauge", "1: the target group takes part; 0: it is not there.");
   for (size_t i = 0; i < now.size(); ++i)
-    out.sample("target_group_here", fmt::format("group=\"{}\",host=\"{}\"", i, escaped(now[i].host)),
+    out.sample("target_group_here",
+               fmt::format("group=\"{}\",host=\"{}\",role=\"{}\"", i, escaped(now[i].host), now[i].role()),
                now[i].here ? 1 : 0);
   each("target_group_requests_running", "Requests that the group runs.",
        [](const GroupOverview& group) { return group.running; });

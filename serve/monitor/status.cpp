@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace outrider {
@@ -51,7 +52,7 @@ json worker_json(const WorkerOverview& worker) {
 json group_json(const GroupOverview& group, const GroupTotals& totals) {
   return {
       {"here", group.here},
-      {"role", group.only_prefills ? "prefill" : "decode"},
+      {"role", group.role()},
       {"host", group.host},
       {"running", group.running},
       {"places", group.seq_slots},
@@ -88,6 +89,24 @@ json percentiles(const DurationHistogram& times) {
 }
 
 }  // namespace
+
+std::vector<std::string> missing_members(const EngineNumbers& numbers, bool speculates) {
+  const Overview& now = numbers.overview;
+  std::vector<std::string> out;
+  if (!now.can_decode())
+    out.emplace_back(now.groups_here() == 0 ? "no target group is there"
+                                            : "no target group is there that decodes");
+  else
+    for (size_t i = 0; i < now.groups.size(); ++i)
+      if (now.groups[i].was_lost)
+        out.push_back(fmt::format("target group {}{} is gone", i,
+                                  now.groups[i].only_prefills ? ", which only prefills," : ""));
+  const auto left_alone = std::count_if(
+      now.workers.begin(), now.workers.end(),
+      [](const WorkerOverview& worker) { return worker.state == WorkerOverview::State::kLeftAlone; });
+  if (speculates && numbers.draft_workers <= left_alone) out.emplace_back("no draft worker drafts");
+  return out;
+}
 
 json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const StatusContext& context) {
   const Totals& totals = numbers.totals;

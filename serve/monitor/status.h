@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "serve/engine/engine.h"
 #include "serve/monitor/response_counts.h"
@@ -26,6 +27,8 @@ struct StatusContext {
 
 nlohmann::json status_json(const EngineNumbers& numbers, const EngineStatus& engine,
                            const StatusContext& context);
+// The members of the run that are missing, in words.
+std::vector<std::string> missing_members(const EngineNumbers& numbers, bool speculates);
 // serve/monitor/status_page.html.
 std::string_view status_page();
 

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "serve/monitor/metrics_text.h"
+#include "serve/monitor/status.h"
 #include "tests/serve/counted_numbers.h"
 #include "tests/support/source_dir.h"
 
@@ -146,9 +147,24 @@ TEST(Counters, ThoseOfTargetGroupsAreToldApart) {
       const double shown = static_cast<double>(2 * next) * (counter.unit == Unit::kNanoseconds ? 1e-9 : 1);
       EXPECT_NEAR(std::stod(text.substr(at + line.size())), shown, 1e-9 * shown) << line;
     }
-  EXPECT_NE(text.find("outrider_target_group_here{model_name=\"demo\",group=\"1\",host=\"\"} 0"),
-            std::string::npos);
+  EXPECT_NE(
+      text.find("outrider_target_group_here{model_name=\"demo\",group=\"1\",host=\"\",role=\"decode\"} 0"),
+      std::string::npos);
   EXPECT_EQ(metrics_text(EngineNumbers{}, {.model = "demo"}).find("target_group"), std::string::npos);
+}
+
+// What the log calls degraded.
+TEST(MissingMembers, LostGroupsOfBothRolesAreNamed) {
+  EngineNumbers numbers;
+  numbers.overview.groups = {{.here = true, .only_prefills = true}, {.here = true}, {.here = false}};
+  EXPECT_EQ(missing_members(numbers, false), std::vector<std::string>{});  // the third one never joined
+  numbers.overview.groups = {{.was_lost = true, .only_prefills = true}, {.here = true}, {.was_lost = true}};
+  EXPECT_EQ(missing_members(numbers, true),
+            (std::vector<std::string>{"target group 0, which only prefills, is gone",
+                                      "target group 2 is gone", "no draft worker drafts"}));
+  numbers.overview.groups = {{.here = true, .only_prefills = true}, {.was_lost = true}};
+  EXPECT_EQ(missing_members(numbers, false),
+            std::vector<std::string>{"no target group is there that decodes"});
 }
 
 TEST(Counters, NoTwoHaveOneName) {

@@ -309,9 +309,9 @@ TEST(ServeGroups, TwoTargetGroupsServeTheSameTexts) {
     EXPECT_EQ(two.complete(body(seed))["choices"], one.complete(body(seed))["choices"]);
   const std::string metrics = two.client().get("/metrics").body;
   for (const std::string group : {"0", "1"})
-    EXPECT_NE(
-        metrics.find("outrider_target_group_here{model_name=\"demo\",group=\"" + group + "\",host=\"\"} 1"),
-        std::string::npos);
+    EXPECT_NE(metrics.find("outrider_target_group_here{model_name=\"demo\",group=\"" + group +
+                           "\",host=\"\",role=\"decode\"} 1"),
+              std::string::npos);
   const json status = json::parse(two.client().get("/status").body);
   EXPECT_EQ(status["requests"]["places"], 2);
   ASSERT_EQ(status["target_groups"].size(), 2u);
