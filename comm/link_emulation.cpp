@@ -3,6 +3,7 @@
 #include <charconv>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "comm/emulated_link.h"
 
@@ -88,14 +89,25 @@ Status parse_key(std::string_view key, std::string_view value, LinkEmulation& li
 
 Result<LinkEmulation> parse_link_emulation(std::string_view text) {
   LinkEmulation link;
+  std::vector<std::string_view> seen;
   while (!text.empty()) {
     const std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos)
       return invalid_argument(fmt::format("'{}': write KEY=VALUE, for example delay=1ms,rate=1gbit", item));
-    RETURN_IF_ERROR(parse_key(item.substr(0, equals), item.substr(equals + 1), link));
+    const std::string_view key = item.substr(0, equals);
+    RETURN_IF_ERROR(parse_key(key, item.substr(equals + 1), link));
+    if (std::find(seen.begin(), seen.end(), key) != seen.end())
+      return invalid_argument(fmt::format("{} is there twice; keep one", key));
+    seen.push_back(key);
   }
+  for (const std::string_view key : seen)
+    if (!link.drafters && key != "delay" && key != "rate" && key != "links" && key != "seed")
+      return invalid_argument(fmt::format(
+          "{} with links=target: faults only happen to links of draft workers; use delay and rate, "
+          "or links=all",
+          key));
   return link;
 }
 

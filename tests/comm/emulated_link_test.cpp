@@ -33,12 +33,25 @@ TEST(LinkEmulationText, ReadsEveryKeyInItsUnit) {
 }
 
 TEST(LinkEmulationText, AnErrorNamesTheKeyAndAnExample) {
-  const std::pair<const char*, const char*> wrong[] = {
-      {"delay=1", "delay=1ms"},    {"delay=-1ms", "delay=1ms"},     {"rate=1000", "rate=1gbit"},
-      {"rate=0mbit", "rate"},      {"loss=1.2", "loss=0.1"},        {"loss=nan", "loss=0.1"},
-      {"links=some", "target"},    {"delay", "KEY=VALUE"},          {"latency=1ms", "choose delay"},
-      {"delay=1ms,,", "''"},       {"delay=1e300s", "delay=1ms"},   {"loss=", "loss=0.1"},
-      {"partition=3s", "5s..35s"}, {"partition=2s..1s", "5s..35s"}, {"partition=1..2", "5s..35s"}};
+  const std::pair<const char*, const char*> wrong[] = {{"delay=1", "delay=1ms"},
+                                                       {"delay=-1ms", "delay=1ms"},
+                                                       {"rate=1000", "rate=1gbit"},
+                                                       {"rate=0mbit", "rate"},
+                                                       {"loss=1.2", "loss=0.1"},
+                                                       {"loss=nan", "loss=0.1"},
+                                                       {"links=some", "target"},
+                                                       {"delay", "KEY=VALUE"},
+                                                       {"latency=1ms", "choose delay"},
+                                                       {"delay=1ms,,", "''"},
+                                                       {"delay=1e300s", "delay=1ms"},
+                                                       {"loss=", "loss=0.1"},
+                                                       {"partition=3s", "5s..35s"},
+                                                       {"partition=2s..1s", "5s..35s"},
+                                                       {"partition=1..2", "5s..35s"},
+                                                       {"delay=1ms,delay=2ms", "delay is there twice"},
+                                                       {"links=target,links=target", "links is there twice"},
+                                                       {"loss=0.1,links=target", "loss with links=target"},
+                                                       {"links=target,partition=1s..2s", "partition with"}};
   for (const auto& [text, says] : wrong) {
     const auto link = parse_link_emulation(text);
     ASSERT_FALSE(link.ok()) << text;
