@@ -9,6 +9,24 @@ if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
+# GCC collects garbage as soon as it holds 128 MB, which is a tenth of its time on united sources. They need up to 1.2 GB,
+# and 1.8 GB without collections.
+cmake_host_system_information(RESULT memory QUERY TOTAL_PHYSICAL_MEMORY)  # MiB
+if(EXISTS /sys/fs/cgroup/memory.max)  # of a container, if it has a limit
+  file(STRINGS /sys/fs/cgroup/memory.max limit)
+  if(limit MATCHES "^[0-9]+$")
+    math(EXPR limit "${limit} >> 20")
+    if(limit LESS memory)
+      set(memory ${limit})
+    endif()
+  endif()
+endif()
+cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+math(EXPR memory_of_core "${memory} / ${cores}")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND memory_of_core GREATER 3000)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1500000>")
+endif()
+
 # Bits are part of the contract: a*b+c is contracted only where the source says fma.
 set(options -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -ffp-contract=off
     -Wno-missing-field-initializers)  # options are designated initialisers with defaults
