@@ -109,7 +109,7 @@ void Coordinator::note_change(const MemberChange& change) const {
   EventFields fields = fields_of(change.peer, kind, change.about);
   if (is_target) {
     fields.emplace_back("group", static_cast<int64_t>(*change.group));
-    fields.emplace_back("role", change.only_prefills ? "prefill" : "decode");
+    fields.emplace_back("group_role", change.only_prefills ? "prefill" : "decode");
   }
   const size_t here = is_target ? protocol_.targets_here() : protocol_.worker_count();
   const auto count = fmt::format("{} {}{}", here, kind, here == 1 ? "" : "s");

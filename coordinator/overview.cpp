@@ -27,12 +27,12 @@ WorkerOverview overview_of(PeerId peer, const PoolWorker& worker, Clock::time_po
 }
 
 // Adds the state of one group, and the round time of each of its decoding sequences. Returns their number.
-int64_t add_group(const ServingGroup& group, bool only_prefills, int64_t losses, Overview& out) {
+int64_t add_group(const ServingGroup& group, bool only_prefills, Overview& out) {
   const TargetGroup& target = group.target;
   GroupOverview& here = out.groups.emplace_back(
       GroupOverview{.here = target.is_here(), .running = static_cast<int64_t>(group.requests.running())});
   here.only_prefills = only_prefills;
-  here.was_lost = !here.here && losses > 0;
+  here.was_lost = !here.here && target.was_lost;
   if (!here.here) return 0;
   here.peer = target.peer()->value;
   here.seq_slots = static_cast<int64_t>(target.seq_slots());
@@ -95,9 +95,7 @@ Overview Protocol::overview() const {
   int64_t decoding = 0;
   std::vector<DraftedBatch> batches;
   for (const ServingGroup& group : groups_) {
-    const auto at = static_cast<size_t>(group.target.index);
-    const int64_t losses = at < totals_.groups.size() ? totals_.groups[at].lost : 0;
-    decoding += add_group(group, groups_.is_for(group, true), losses, out);
+    decoding += add_group(group, groups_.is_for(group, true), out);
     if (options_.may_draft) batches.push_back(drafted_batch(group, options_.gamma_max));
   }
   int32_t room = std::numeric_limits<int32_t>::max();

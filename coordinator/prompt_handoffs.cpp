@@ -154,9 +154,13 @@ void PromptHandoffs::move(ServingGroup& from, const OutstandingPlan& plan,
   }
 }
 
-void PromptHandoffs::leave_late_groups(const std::function<void(const ServingGroup&)>& mark_dirty) {
+void PromptHandoffs::leave_late_groups(const std::function<void(const ServingGroup&)>& mark_dirty,
+                                       const LiveRequest* queued) {
   if (options_.prefill_groups == 0) return;
+  const bool is_queued_first = options_.by_priority && queued;
   for (LiveRequest* const late : in_order(/*of_late_groups=*/true)) {
+    if (is_queued_first && options_.priority_of(queued->request) < options_.priority_of(late->request))
+      return;
     ServingGroup* const to = place_to_decode(*late);
     if (!to) return;
     auto live = groups_.of(*late)->requests.take_from_late(late->id());
@@ -222,11 +226,30 @@ void PromptHandoffs::give_up(LiveRequest& live, Turn& turn) {
       .only_prefills = true});
 }
 
+namespace {
+
+// From what the group measured before it joined, until prompts were measured.
+Clock::duration expected_pass(const TargetGroup& target, int32_t rows) {
+  if (const auto measured = target.times.prefill(rows); measured.count() > 0) return measured;
+  const PassTimes& told = target.hello().pass_times;
+  if (told.by_rows.empty()) return std::chrono::nanoseconds(told.row_ns);
+  const auto& longest = told.by_rows.back();
+  const double row_ns = static_cast<double>(told.row_ns) * static_cast<double>(longest.passes) /
+                        static_cast<double>(longest.rows);
+  return std::chrono::nanoseconds(static_cast<int64_t>(row_ns * rows));
+}
+
+Clock::duration late_after(const TargetGroup& target, const OutstandingPlan& plan) {
+  return target.times.late_step(expected_pass(target, plan.rows));
+}
+
+}  // namespace
+
 void PromptHandoffs::find_late(ServingGroup& group, Turn& turn) const {
   TargetGroup& target = group.target;
   const OutstandingPlan* const plan = target.planner.outstanding();
   if (!target.only_prefills() || !plan || target.is_late) return;
-  if (turn.now() < plan->sent_at + target.times.late_step()) return;
+  if (turn.now() < plan->sent_at + late_after(target, *plan)) return;
   target.is_late = true;
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(turn.now() - plan->sent_at);
   turn.add(MemberChange{
@@ -251,7 +274,7 @@ void PromptHandoffs::for_each_deadline(const ServingGroup& group,
                                        const std::function<void(Clock::time_point)>& consider) const {
   if (options_.prefill_groups == 0) return;
   if (const auto* plan = group.target.planner.outstanding(); plan && group.target.only_prefills())
-    consider(plan->sent_at + group.target.times.late_step());
+    consider(plan->sent_at + late_after(group.target, *plan));
   for (const auto& [id, live] : group.requests.all())
     if (live->state == RequestState::kPrefill && live->awaits_blocks() && live->handoff.deadline)
       consider(*live->handoff.deadline);

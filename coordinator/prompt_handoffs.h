@@ -34,8 +34,9 @@ class PromptHandoffs {
   void choose(const std::function<void(const ServingGroup&)>& mark_dirty, const LiveRequest* queued,
               Clock::time_point now);
   // Prompts of groups that have not answered for long go on in groups that decode, in their order, as places
-  // become free; calls `mark_dirty` for these groups. They wait no longer than for lost blocks.
-  void leave_late_groups(const std::function<void(const ServingGroup&)>& mark_dirty);
+  // become free; calls `mark_dirty` for these groups. `queued`: as of choose().
+  void leave_late_groups(const std::function<void(const ServingGroup&)>& mark_dirty,
+                         const LiveRequest* queued);
   // After the plan that sends their blocks: they go on in their next groups, which are marked.
   void move(ServingGroup& from, const OutstandingPlan& plan,
             const std::function<void(const ServingGroup&)>& mark_dirty);

@@ -61,9 +61,12 @@ void Protocol::pump(Turn& turn) {
   unload_workers(turn);
   const auto mark = [this](const ServingGroup& group) { mark_dirty(group); };
   handoffs_.choose(mark, queue_.first(), turn.now());  // before later requests take the places
-  handoffs_.leave_late_groups(mark);
+  handoffs_.leave_late_groups(mark, queue_.first());
   admit(turn);
-  if (options_.by_priority) handoffs_.choose(mark, nullptr, turn.now());  // places that are left
+  if (options_.by_priority) {  // places that are left
+    handoffs_.choose(mark, nullptr, turn.now());
+    handoffs_.leave_late_groups(mark, nullptr);
+  }
   assign(turn);
   for_each_dirty([&](ServingGroup& group) {
     const auto batch_size = static_cast<int32_t>(group.requests.running());

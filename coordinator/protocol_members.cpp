@@ -112,6 +112,7 @@ void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn, MemberCh
                           .only_prefills = group.target.only_prefills()});
   handoffs_.group_lost(group, turn.now());
   group.target.leave();
+  group.target.was_lost = kind == MemberChange::Kind::kLost;
   ++totals_.group(group.target.index).lost;
   if (groups_.any_here())
     hand_over(group, std::move(why), turn);

@@ -48,14 +48,18 @@ ServingGroup* TargetGroups::place_of(PeerId peer, const Hello& hello) {
   for (ServingGroup& group : groups_)
     if (group.target.is_here() && group.target.generation() == hello.generation) return &group;
   if (ServingGroup* known = of(peer)) return known;
-  for (ServingGroup& group : groups_)
-    if (!group.target.is_here() && is_for(group, hello.only_prefills)) return &group;
+  for (ServingGroup& group : groups_) {
+    const bool is_free = !group.target.is_here() && is_for(group, hello.only_prefills);
+    // The requests of an entry wait for a group that decodes.
+    if (is_free && !(hello.only_prefills && group.requests.running() > 0)) return &group;
+  }
   return nullptr;
 }
 
 std::string TargetGroups::no_place_for(bool only_prefills) const {
   const int32_t prefill = options_.prefill_groups, all = options_.target_groups;
-  if (only_prefills || prefill > 0)
+  if (only_prefills && prefill == 0) return "there are no places for target groups that only prefill";
+  if (prefill > 0)
     return fmt::format("all places of target groups that {} are taken ({})",
                        only_prefills ? "only prefill" : "decode", only_prefills ? prefill : all - prefill);
   return all == 1 ? std::string(kGroupHasJoined) : fmt::format("all {} {}", all, kGroupsHaveJoined);

@@ -44,8 +44,9 @@ Clock::duration RoundTimes::liveness_timeout() const {
                                    std::max<Clock::duration>(options_.liveness_timeout_min, scaled));
 }
 
-Clock::duration RoundTimes::late_step() const {
-  return std::max<Clock::duration>(options_.handoff_timeout, from_nanoseconds(kLateSteps * step_ns_));
+Clock::duration RoundTimes::late_step(Clock::duration expected) const {
+  const double longest = std::max(step_ns_, nanoseconds(expected));
+  return std::max<Clock::duration>(options_.handoff_timeout, from_nanoseconds(kLateSteps * longest));
 }
 
 Clock::duration RoundTimes::step_timeout() const {

@@ -24,8 +24,8 @@ class RoundTimes {
   // passes of the target, which do not justify half a minute of waiting for a worker that sends heartbeats
   // and never drafts.
   Clock::duration liveness_timeout() const;
-  // After this time without a result a group that only prefills is late.
-  Clock::duration late_step() const;
+  // After this time without a result a group that only prefills is late. `expected`: of its step.
+  Clock::duration late_step(Clock::duration expected) const;
   // After this time without a result the target is lost.
   Clock::duration step_timeout() const;
   // The expected time of the target to prefill this many prompt tokens.

@@ -81,6 +81,7 @@ class TargetGroup {
   size_t expected = 0;
   int64_t expected_blocks = 0;
   std::optional<Clock::time_point> rests_until;  // a group that only prefills gets no requests before
+  bool was_lost = false;                         // the last that was here did not leave by itself
   bool is_late = false;                          // one that only prefills has not answered its plan for long
   bool room_is_awaited = false;  // a prefilled prompt waits for free KV blocks: no later request begins here
   RoundTimes times;

@@ -72,12 +72,14 @@ std::unique_ptr<LiveRequest> RequestTable::take(SequenceId id) {
   return std::move(at.mapped());
 }
 
-// The plan that is out refers to the one that stays.
+// The plan that is out refers to the one that stays. Closing it reads its sequence and its cache_salt.
 std::unique_ptr<LiveRequest> RequestTable::take_from_late(SequenceId id) {
   LiveRequest& stays = *live_.at(id);
   auto goes = std::make_unique<LiveRequest>(std::move(stays));
   stays.sequence = goes->sequence;
   stays.request.cache_salt = goes->request.cache_salt;
+  stays.link = {};
+  stays.handoff = {};
   index_.erase(id.value());
   finish(stays);
   (void)goes->lose_group();
