@@ -116,8 +116,9 @@ PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed) {
   using Nanoseconds = uint64_t;
   constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
   constexpr size_t kTurns = 10;
-  constexpr int kSettledTurns = 2;  // rows are settled after so many turns in a row that lowered their time
-  constexpr Nanoseconds kLowered = 16;                  // by no more than one part in so many
+  constexpr int kSettledTurns = 2;      // rows settle when so many turns in a row lowered their least time
+  constexpr Nanoseconds kLowered = 16;  // by less than one part in this many,
+  constexpr Nanoseconds kSettling = 20'000'000;         // and after this time: a core may be lost for a while
   constexpr int64_t kPrefillRows = 32, kUsualRows = 5;  // a pass with a usual draft
   constexpr Nanoseconds kFewer = 400'000'000;           // after this time a turn ends behind the usual rows
   constexpr Nanoseconds kOneTurn = 700'000'000;         // after turns of this time no further one begins
@@ -154,7 +155,7 @@ PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed) {
   std::vector<int> settled(rows.size());  // turns in a row
   for (size_t turn = 0; turn < kTurns && spent < kOneTurn && !rows.empty(); ++turn)
     for (size_t i = 0; i < rows.size() && (rows[i] <= kUsualRows || spent <= kFewer); ++i) {
-      if (settled[i] == kSettledTurns) continue;
+      if (settled[i] >= kSettledTurns && spent > kSettling) continue;
       const Nanoseconds time = pass(rows[i], rows[i]);
       settled[i] = time < times[i] - times[i] / kLowered ? 0 : settled[i] + 1;
       times[i] = std::min(times[i], time);
