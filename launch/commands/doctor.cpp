@@ -51,6 +51,11 @@ void add_doctor_options(CLI::App& app, DoctorOptions& o) {
   app.add_option("--ranks", o.ranks, "Number of ranks to lay out (as mpirun -n)");
   app.add_option("--layout", o.layout,
                  "Roles by rank, e.g. coordinator=1,draft=1,target=2; target=2x4 is two groups of four");
+  app.add_option("--data-parallel-size,--dp", o.data_parallel_size, "Target groups, as of generate and serve")
+      ->check(CLI::Range(1, kMaxTargetGroups));
+  app.add_option("--prefill-groups", o.prefill_groups,
+                 "Target groups that only prefill, beside those of --data-parallel-size")
+      ->check(CLI::Range(0, kMaxTargetGroups - 1));
   finds_model(
       app.add_option("-m,--model,MODEL", o.model,
                      "Family, formats and memory of this model, by part and rank, without loading it"));
@@ -71,13 +76,24 @@ int run_doctor(const DoctorOptions& options) {
   const int ranks = is_job ? static_cast<int>(hosts.size()) : options.ranks;
   if (ranks < 0)
     return fail(invalid_argument(fmt::format("--ranks {}: must be positive, as in mpirun -n", ranks)));
-  if (ranks == 0 && !options.layout.empty())
-    return fail(invalid_argument("--layout needs --ranks N, as in mpirun -n N"));
+  for (const auto& [flag, is_given] : {std::pair("--layout", !options.layout.empty()),
+                                       std::pair("--data-parallel-size", options.data_parallel_size > 1),
+                                       std::pair("--prefill-groups", options.prefill_groups > 0)})
+    if (ranks == 0 && is_given)
+      return fail(invalid_argument(fmt::format("{} needs --ranks N, as in mpirun -n N", flag)));
   std::optional<Topology> topology;
   std::string note;
   if (ranks > 0) {
-    auto layout = options.layout.empty() ? default_layout(ranks) : parse_layout(options.layout, ranks);
-    if (!layout.ok() && !(is_job && options.layout.empty())) return fail(layout.status());
+    const int groups = options.data_parallel_size + options.prefill_groups;
+    if (groups > kMaxTargetGroups)
+      return fail(invalid_argument(
+          fmt::format("--data-parallel-size {} and --prefill-groups {}: at most {} together",
+                      options.data_parallel_size, options.prefill_groups, kMaxTargetGroups)));
+    auto layout = options.layout.empty()
+                      ? default_layout(ranks, groups, 1, options.prefill_groups)
+                      : parse_layout(options.layout, ranks, groups, 1, options.prefill_groups);
+    const bool is_chosen = !options.layout.empty() || groups > 1;
+    if (!layout.ok() && !(is_job && !is_chosen)) return fail(layout.status());
     const HostInfo here{"this host", cuda_device_count().ok() ? *cuda_device_count() : 0};
     if (layout.ok())
       topology.emplace(*layout, is_job ? hosts : std::vector<HostInfo>(static_cast<size_t>(ranks), here));

@@ -12,6 +12,7 @@ namespace outrider {
 struct DoctorOptions {
   int ranks = 0;  // as in mpirun -n; 0: this process only
   std::string layout;
+  int data_parallel_size = 1, prefill_groups = 0;  // target groups that decode, and that only prefill
   std::string model;  // empty: no model's shards are shown
 };
 
