@@ -1,6 +1,6 @@
 // The `outrider` program: parses the command line and hands over to a command.
 #include <fcntl.h>
-#include <stdio_ext.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -86,16 +86,6 @@ size_t chosen(const Program& program) {
   return static_cast<size_t>(found - program.parsers.begin());
 }
 
-// Prints a page of help. `--help | head` closes the pipe early, and that is no error; a full disk is one, of
-// which main() tells.
-void print_help(const std::string& page) {
-  errno = 0;
-  const bool is_written = std::fputs(page.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-  if (is_written || errno != EPIPE) return;
-  __fpurge(stdout);
-  std::clearerr(stdout);
-}
-
 // The exit code where the program ends with that: after --help, --version or a wrong word.
 std::optional<int> parse(Program& program, std::vector<std::string> words) {
   std::vector<const char*> pointers;
@@ -117,7 +107,7 @@ std::optional<int> parse(Program& program, std::vector<std::string> words) {
       refusal.str(
           explain_parse_error(program.app, error, static_cast<int>(pointers.size()), pointers.data()));
     if (MpiCluster::launched()) return MpiCluster::leave(out.str(), refusal.str(), code);
-    print_help(out.str());
+    std::fputs(out.str().c_str(), stdout);
     std::fputs(refusal.str().c_str(), stderr);
     return code;
   }
@@ -163,6 +153,12 @@ int run(int argc, char** argv) {
   return run_command(program, program.commands[command], *program.parsers[command]);
 }
 
+// Nobody reads standard output any more: `| head` has what it wanted, and that is no error.
+bool reader_left() {
+  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
 }  // namespace
 
 // The final flush of standard output may fail, for instance on a full disk.
@@ -170,7 +166,7 @@ int main(int argc, char** argv) {
   const int code = run(argc, argv);
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  if (code != outrider::kExitOk) return code;  // told already
+  if (code != outrider::kExitOk || reader_left()) return code;  // told already, or no error
   outrider::tell_error(
       fmt::format("standard output: cannot be written: {}", std::strerror(errno != 0 ? errno : EIO)));
   return outrider::kExitRuntime;
