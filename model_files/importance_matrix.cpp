@@ -52,6 +52,7 @@ Result<Entries> entries_of_gguf(std::span<const std::byte> bytes, const std::str
         tensor.data.size() % counts->data.size() != 0)
       return malformed(fmt::format("{}: {} has no fitting {}{}, both in F32", file, printable(tensor.name),
                                    printable(name), kCounts));
+    if (!are_weights(floats_of(*counts))) return not_weights(file, counts->name);
     std::vector<float> values = means(floats_of(tensor), floats_of(*counts));
     if (!are_weights(values)) return not_weights(file, name);
     out.emplace(name, std::move(values));
@@ -77,6 +78,9 @@ class LegacyReader {
       if (!calls || !numbers) return wrong(fmt::format("ends inside {}", printable(text)));
       std::vector<float> values(numbers->size() / sizeof(float));
       std::memcpy(values.data(), numbers->data(), numbers->size());
+      if (*calls < 0)
+        return malformed(fmt::format("{}: {} counts {} calls; give a whole file of llama-imatrix", file_,
+                                     printable(text), *calls));
       if (*calls > 0)
         for (float& value : values) value /= static_cast<float>(*calls);
       if (!are_weights(values)) return not_weights(file_, text);

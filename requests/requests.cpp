@@ -186,6 +186,8 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
   bool is_chat = params_.chat;
   std::vector<std::string> later_turns;
   RETURN_IF_ERROR(check_question(object, line));
+  if (object.contains("turns") && object.contains("prompt"))
+    return invalid_argument("\"turns\" and \"prompt\" are both there; keep one");
   if (auto published = published_line(object)) {
     first_turn = published->prompt;
     is_chat = is_chat || published->is_chat;

@@ -16,7 +16,7 @@ using testing::Gguf;
 
 // Two matrices: one of three columns, and one of two experts of two columns, the second of which was never
 // chosen.
-std::string gguf_file() {
+std::string gguf_file(float count = 4) {
   std::string file = Gguf()
                          .text("general.type", "imatrix")
                          .tensor("a.weight.in_sum2", {3}, 0, 12)
@@ -29,21 +29,21 @@ std::string gguf_file() {
     std::memcpy(file.data() + data + at, numbers.data(), numbers.size() * sizeof(float));
   };
   put(0, {4, 8, 12});
-  put(32, {4});
+  put(32, {count});
   put(64, {6, 9, 0, 0});
   put(96, {3, 0});
   return file;
 }
 
-std::string legacy_file() {
+std::string legacy_file(int32_t first_calls = 2) {
   const auto entry = [](const std::string& name, int32_t calls, const std::vector<float>& numbers) {
     std::string out = Gguf::bytes(static_cast<int32_t>(name.size())) + name + Gguf::bytes(calls) +
                       Gguf::bytes(static_cast<int32_t>(numbers.size()));
     for (const float number : numbers) out += Gguf::bytes(number);
     return out;
   };
-  return Gguf::bytes(int32_t{2}) + entry("a.weight", 2, {2, 4, 6}) + entry("b.weight", 2, {4, 6, 2, 2}) +
-         Gguf::bytes(int32_t{7});  // what follows is not read
+  return Gguf::bytes(int32_t{2}) + entry("a.weight", first_calls, {2, 4, 6}) +
+         entry("b.weight", 2, {4, 6, 2, 2}) + Gguf::bytes(int32_t{7});  // what follows is not read
 }
 
 Result<ImportanceMatrix> read(const std::string& file) {
@@ -75,6 +75,12 @@ TEST(ImportanceMatrix, DamageIsTold) {
   negative[4 + 4 + 8 + 8 + 3] = '\xc0';  // the sign of the first number
   EXPECT_NE(read(negative).status().message().find("negative"), std::string::npos)
       << read(negative).status().message();
+  for (const std::string& counted : {gguf_file(-4), legacy_file(-2)}) {
+    const auto refused = read(counted);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.status().message().find("imatrix: a.weight"), std::string::npos)
+        << refused.status().message();
+  }
   std::mt19937 random(3);
   for (const std::string& good : {gguf_file(), legacy})
     for (int i = 0; i < 2000; ++i) {

@@ -132,6 +132,14 @@ TEST_F(ReadRequests, RowsOfBenchmarksWithoutTurnsAreToldSo) {
   }
 }
 
+TEST_F(ReadRequests, ARowHasTurnsOrAPrompt) {
+  const auto read = read_requests(
+      {}, directory_.write("both", R"({"question_id": 1, "turns": ["ab"], "prompt": "cd"})"), model());
+  ASSERT_FALSE(read.ok());
+  EXPECT_NE(read.status().message().find(":1: \"turns\" and \"prompt\" are both there"), std::string::npos)
+      << read.status().message();
+}
+
 TEST_F(ReadRequests, RowsOfBenchmarksHaveIdsOfTheirOwn) {
   const auto refusal = [&](const std::string& rows) {
     return read_requests({}, directory_.write("rows", rows), model()).status().message();
