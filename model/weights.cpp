@@ -56,9 +56,11 @@ void Packer::advance(int64_t bytes) {
 Result<WeightType> Packer::type_of(MatrixKind kind, const MatrixSource& source) const {
   ASSIGN_OR_RETURN(const WeightType type, cpu_weight_type(source, options_.format, kind, float_type_));
   if (type != WeightType::kFloat8) return type;
-  return unsupported(fmt::format(
-      "{}: fp8 weights are for CUDA devices; use --device cuda, or int8 of the original model",
-      options_.format == WeightFormat::kAuto ? source.parts.front().tensor->name : "--weight-format fp8"));
+  return unsupported(
+      fmt::format("{}: fp8 weights are for CUDA devices; use --device cuda, or int8 of the original model",
+                  options_.format == WeightFormat::kAuto
+                      ? source.parts.front().tensor->name
+                      : "--weight-format fp8 (of a draft model: --draft-weight-format)"));
 }
 
 Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source) {
@@ -335,7 +337,8 @@ Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, 
                                    first.name, part.tensor->name));
   if (stored && format != WeightFormat::kAuto && *stored != asked)
     return invalid_argument(
-        fmt::format("--weight-format {}: {} is stored as {}; leave the flag out, or give the original model",
+        fmt::format("--weight-format {} (of a draft model: --draft-weight-format): {} is stored as {}; leave "
+                    "the flag out, or give the original model",
                     weight_format_name(format), first.name, weight_type_name(*stored)));
   return stored.value_or(asked);
 }

@@ -73,7 +73,7 @@ Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const 
   protocol.max_num_seqs = settings.models.max_num_seqs;
   protocol.target_groups = settings.models.groups();
   protocol.prefill_groups = settings.models.prefill_groups;
-  protocol.min_handoff_tokens = settings.models.min_prefill_tokens;
+  protocol.min_handoff_tokens = settings.models.min_prefill_tokens.value_or(protocol.min_handoff_tokens);
   protocol.by_priority = settings.models.scheduling_policy == "priority";
   if (settings.targets_join()) {
     protocol.targets_join = true;

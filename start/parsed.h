@@ -15,6 +15,12 @@ class Parsed {
   Parsed(std::string text) : text_(std::move(text)), meaning_(parse(text_)) {}
   Parsed(const char* text) : Parsed(std::string(text)) {}
 
+  // For the parser of the command line, which knows the source of a wrong text. Empty: it is right.
+  static std::string complaint(const std::string& text) {
+    const Result<T> meaning = parse(text);
+    return meaning.ok() ? std::string() : meaning.status().message();
+  }
+
   const std::string& text() const { return text_; }  // as it was written
   // Names the flag and what it may be.
   const Status& status() const { return meaning_.status(); }

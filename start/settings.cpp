@@ -264,8 +264,9 @@ Status check_settings(const RoleSettings& settings) {
     return invalid_argument(fmt::format("--prefill-groups {}: must be 0 to {}, beside {} that decode",
                                         m.prefill_groups, kMaxTargetGroups - m.data_parallel_size,
                                         m.data_parallel_size));
-  if (m.min_prefill_tokens < 1)
-    return invalid_argument(fmt::format("--min-prefill-tokens {}: must be at least 1", m.min_prefill_tokens));
+  if (m.min_prefill_tokens && *m.min_prefill_tokens < 1)
+    return invalid_argument(
+        fmt::format("--min-prefill-tokens {}: must be at least 1", *m.min_prefill_tokens));
   if (m.groups() > 1 && s.record_guesses)
     return unsupported(
         fmt::format("--record-rounds and {} target groups: a record is of one group's rounds; use one group",
@@ -302,6 +303,17 @@ Status check_settings(const RoleSettings& settings) {
                     "with the draft model's output head; name that model, or use --q-format auto",
                     s.q_format.text()));
   return m.weight_format.status();
+}
+
+static Status check_prefill_tokens(const ClusterSettings& settings) {
+  const ModelSettings& m = settings.models;
+  if (!m.min_prefill_tokens || m.prefill_groups > 0 ||
+      settings.mpi.layout.find("prefill:") != std::string::npos)
+    return {};
+  return invalid_argument(
+      fmt::format("--min-prefill-tokens {} needs groups that only prefill: --prefill-groups N, or "
+                  "target=prefill:... in --layout",
+                  *m.min_prefill_tokens));
 }
 
 // Checks --listen-targets and the settings that belong to it.
@@ -361,6 +373,7 @@ Status check_pool_settings(const ClusterSettings& settings) {
   if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))
     return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",
                                         waits_for, kMaxDraftWorkers));
+  RETURN_IF_ERROR(check_prefill_tokens(settings));
   RETURN_IF_ERROR(check_joining_targets(settings));
   const bool has_key = !p.curve_secret_key.empty();
   if (has_key != (!p.allowed_keys.empty() || !p.allowed_target_keys.empty()) ||

@@ -62,7 +62,7 @@ struct ModelSettings {
   int tensor_parallel_size = 1;        // target ranks of a group
   int data_parallel_size = 1;          // target groups that decode
   int prefill_groups = 0;              // target groups that only prefill, beside them
-  int min_prefill_tokens = 64;         // of a prompt that these groups prefill
+  std::optional<int> min_prefill_tokens;  // of a prompt that these groups prefill; none: 64
   int draft_tensor_parallel_size = 1;
   int threads = 0;        // 0: by the size of the weights (role_threads.h)
   int draft_threads = 0;  // of the draft model; 0: it shares the target's, in turns

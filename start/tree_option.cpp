@@ -104,6 +104,7 @@ void add_tree_option(CLI::App& app, SpeculativeTree& tree, const char* group) {
          "swor and traversal take trees, the kinds before best-first. It fixes how deep drafts get, unless "
          "--gamma-policy or --num-speculative-tokens does. With a --pipeline that drafts during verification "
          "best-first trees grow on, and what stands behind the text's next token is the next draft")
+      ->check(tree.complaint)
       ->group(group)
       ->capture_default_str();
 }
@@ -116,6 +117,8 @@ Result<TreeOptions> parse_speculative_tree(const std::string& text) {
     const bool is_file = text.starts_with('@');
     const std::string where = "--speculative-tree " + text.substr(0, 200);
     std::string paths = text;
+    if (text == "@")
+      return invalid_argument("--speculative-tree @: name a file behind it, such as @tree.json");
     if (is_file) {
       auto read = read_text_file(text.substr(1), kMaxTreeText);
       if (!read.ok()) return read.status().in("--speculative-tree");

@@ -158,7 +158,7 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
                "loaded once");
   app.add_option("--share-weights", s.share_weights,
                  "With --share: the coordinators' shares of computing time, sequences and KV cache, as "
-                 "numbers in the order of --connect, such as 2,1,1; without it all are equal")
+                 "numbers up to a million in the order of --connect, such as 2,1,1; without it all are equal")
       ->delimiter(',')
       ->allow_extra_args(false);
   finds_model(app.add_option("--draft-model,-d", o.models.draft_model,
@@ -192,6 +192,7 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
          "--speculative-tree", o.speculation.speculative_tree,
          "Drafts there is room to branch for, per sequence, if the job asks for it, as in the job's own "
          "flag; larger trees end where the room does")
+      ->check(o.speculation.speculative_tree.complaint)
       ->capture_default_str();
   app.add_option("--threads", o.models.threads,
                  "Threads for arithmetic; 0: as many cores as the weights are worth")
@@ -205,9 +206,11 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       ->capture_default_str();
   app.add_option("--activation-format", o.models.activation_format,
                  "Inputs of products with quantised files: auto (int8), int8 or bf16")
+      ->check(o.models.activation_format.complaint)
       ->capture_default_str();
   app.add_option("--draft-weight-format", o.models.draft_weight_format,
                  "auto (as stored), bf16, int8 or int4")
+      ->check(o.models.draft_weight_format.complaint)
       ->capture_default_str();
   app.add_option("--draft-vocab-size", o.models.draft_vocab_size,
                  "The draft model draws only ids below this one; 0: all. A smaller output head makes its "
@@ -225,10 +228,13 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
          "--q-format", o.speculation.q_format,
          "hidden: have the model's output head ready, in int8, for jobs with --q-format hidden; the job "
          "decides what is sent")
+      ->check(o.speculation.q_format.complaint)
       ->capture_default_str();
   app.add_option("--kv-dtype", o.models.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
+      ->check(o.models.kv_dtype.complaint)
       ->capture_default_str();
   app.add_option("--device", o.models.device, "Where the model runs: cpu, cuda, cuda:N, or auto (the CPU)")
+      ->check(o.models.device.complaint)
       ->capture_default_str();
   app.add_option("--isa", o.models.isa,
                  "Instruction set of the kernels; `outrider doctor` lists what this machine has")

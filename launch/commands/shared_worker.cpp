@@ -48,8 +48,9 @@ Status check_weights(const DraftWorkerSettings& settings) {
                                         settings.coordinators.size()));
   for (const double weight : weights)
     if (!(weight > 0 && weight <= 1e6))
-      return invalid_argument(fmt::format("--share-weights {}: {} is no share; use numbers above 0",
-                                          fmt::join(weights, ","), weight));
+      return invalid_argument(
+          fmt::format("--share-weights {}: {} is no share; use numbers above 0, up to a million",
+                      fmt::join(weights, ","), weight));
   return {};
 }
 

@@ -275,22 +275,29 @@ void add_target_group_options(CLI::App& app, TargetGroupSettings& s) {
   o.speculation.speculative_tree = "";
   app.add_option("--speculative-tree", o.speculation.speculative_tree,
                  "With a head beside the target: trees that there is room for, as in the run's own flag "
-                 "(default: best-first:16)");
+                 "(default: best-first:16)")
+      ->check(o.speculation.speculative_tree.complaint);
   app.add_option("--q-format", o.speculation.q_format, "hidden, where the run says so")
+      ->check(o.speculation.q_format.complaint)
       ->capture_default_str();
   app.add_option("--threads", m.threads, "Threads for arithmetic; 0: as many cores as the weights are worth")
       ->capture_default_str();
   app.add_option("--weight-format", m.weight_format,
                  "auto (as stored), bf16, int8, int4 or fp8 (CUDA only), the same as in the run")
+      ->check(m.weight_format.complaint)
       ->capture_default_str();
   app.add_option("--activation-format", m.activation_format,
                  "Inputs of products with quantised files: auto (int8), int8 or bf16, as in the run")
+      ->check(m.activation_format.complaint)
       ->capture_default_str();
   app.add_option("--draft-weight-format", m.draft_weight_format, "The same for a head")
+      ->check(m.draft_weight_format.complaint)
       ->capture_default_str();
   app.add_option("--kv-dtype", m.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16, as in the run")
+      ->check(m.kv_dtype.complaint)
       ->capture_default_str();
   app.add_option("--device", m.device, "Where the model runs: cpu, cuda, cuda:N, or auto (the CPU)")
+      ->check(m.device.complaint)
       ->capture_default_str();
   app.add_option("--isa", m.isa,
                  "Instruction set of the kernels, the same in all groups; `outrider doctor` lists what this "

@@ -124,6 +124,8 @@ std::string explain_error(const CLI::App& command, const std::string& error, int
         return fmt::format("{} is given more than once{}; keep one", name,
                            option->get_positional() ? " (a text without a flag counts, too)" : "");
     }
+    if (const auto rest = behind(error, name + ": "); rest && rest->starts_with(name))
+      return *rest;  // a whole sentence about the flag
     const std::string rule = broken_rule(*option, error);
     if (rule.empty()) continue;
     const std::vector<std::string> values = option->results();

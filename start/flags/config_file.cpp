@@ -50,7 +50,9 @@ class Applier {
       option->add_result(std::move(values));
       option->run_callback();
     } catch (const CLI::Error& error) {
-      const std::string what = error.what(), prefix = option->get_name() + ": ";
+      const std::string name = option->get_name(), what = error.what(), prefix = name + ": ";
+      if (what.starts_with(prefix + name))  // a whole sentence about the flag
+        return toml_error(node, key, what.substr(prefix.size()));
       if (const std::string rule = broken_rule(*option, what); !rule.empty())
         return toml_error(node, key, fmt::format("{} {}", option->results().back(), rule));
       return toml_error(node, key, what.starts_with(prefix) ? what.substr(prefix.size()) : what);

@@ -150,9 +150,8 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
   app.add_option(
          "--min-prefill-tokens", m.min_prefill_tokens,
          "With --prefill-groups: a prompt with fewer tokens that are not cached is prefilled where it "
-         "is decoded")
-      ->group("Models")
-      ->capture_default_str();
+         "is decoded. Default: 64")
+      ->group("Models");
   app.add_option("--draft-tensor-parallel-size", m.draft_tensor_parallel_size,
                  "Ranks that a draft model is split over, of each draft worker: 1, 2, 4 or 8. Drafts do not "
                  "depend on it")
@@ -172,9 +171,11 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
   app.add_option("--weight-format", m.weight_format,
                  "Weights in memory: auto (as stored), bf16, int8, int4 (embedding and head int8) or fp8 "
                  "(CUDA only); quantised while loading")
+      ->check(m.weight_format.complaint)
       ->group("Models")
       ->capture_default_str();
   app.add_option("--draft-weight-format", m.draft_weight_format, "The same for the draft model")
+      ->check(m.draft_weight_format.complaint)
       ->group("Models")
       ->capture_default_str();
   app.add_option("--draft-vocab-size", m.draft_vocab_size,
@@ -197,13 +198,16 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
          "--activation-format", m.activation_format,
          "Inputs of products with quantised files (GGUF, GPTQ, AWQ, ...) on the CPU: int8 or bf16; auto: "
          "int8. int8 is faster, bf16 is closer to the numbers of the file")
+      ->check(m.activation_format.complaint)
       ->group("Models")
       ->capture_default_str();
   app.add_option("--kv-dtype", m.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
+      ->check(m.kv_dtype.complaint)
       ->group("Models")
       ->capture_default_str();
   app.add_option("--device", m.device,
                  "Where models run: cpu, cuda (workers take the GPUs in turn), cuda:N, or auto (the CPU)")
+      ->check(m.device.complaint)
       ->group("Models")
       ->capture_default_str();
   app.add_option("--isa", m.isa,
@@ -386,6 +390,7 @@ void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string&
                  "(in memory in int8 at both ends), with at least 4 bits, and more where 1 % of a dense "
                  "row has room; requests with filters, penalties or biases, and drafts on CUDA devices, "
                  "take auto. auto: a budget of 1 % of a dense row, and at least 1024")
+      ->check(o.q_format.complaint)
       ->group("Speculation")
       ->capture_default_str();
   add_tree_option(app, o.speculative_tree, "Speculation");
@@ -411,6 +416,10 @@ void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string&
          "delay=1ms,rate=1gbit (one way; us, ms, s; kbit, mbit, gbit). loss=, duplicate=, corrupt=, reorder= "
          "with a share of the messages, 0.1 or 10%; partition=5s..35s: nothing arrives in that time after "
          "the first worker came; links=draft, target (delay and rate only) or all; seed=N")
+      ->check([](const std::string& text) {
+        return text.empty() ? "--emulate-link is empty; write KEY=VALUE, for example delay=1ms,rate=1gbit"
+                            : decltype(o.emulate_link)::complaint(text);
+      })
       ->group("Speculation");
 }
 

@@ -109,6 +109,39 @@ TEST_F(Settings, AnyOptionMayComeFromTheEnvironment) {
   EXPECT_EQ(by_variables.err, "");
 }
 
+// Also of settings with a grammar of their own.
+TEST_F(Settings, AnErrorNamesTheSourceOfTheValue) {
+  for (const char* name : {"q-format", "device", "weight-format", "draft-weight-format", "activation-format",
+                           "kv-dtype", "speculative-tree", "emulate-link", "max-tokens"}) {
+    std::string variable = "OUTRIDER_";
+    for (const char* c = name; *c; ++c) variable += *c == '-' ? '_' : static_cast<char>(std::toupper(*c));
+    const std::string flag = std::string("--") + name;
+    const Outcome by_variable = generate({"--prompt", "x"}, {.env = {{variable, "nonsense"}}});
+    expect_error(by_variable, {"(from " + variable + ")", flag, "nonsense"});
+    const std::string file = dir_.write("c.toml", std::string("# \n") + name + " = \"nonsense\"\n");
+    expect_error(generate({"--prompt", "x", "--config", file}), {"--config " + file + ":2: " + name});
+    const Outcome by_flag = generate({"--prompt", "x", flag, "nonsense"});
+    expect_error(by_flag, {flag, "nonsense"});
+    EXPECT_EQ(by_flag.err.find(flag), by_flag.err.rfind(flag + " ")) << by_flag.err;
+    EXPECT_EQ(by_flag.err.find("(from"), std::string::npos) << by_flag.err;
+  }
+  expect_error(generate({"--prompt", "x", "--emulate-link", ""}),
+               {"--emulate-link", "is empty", "delay=1ms"});
+  expect_error(generate({"--prompt", "x", "--speculative-tree", "@"}), {"--speculative-tree @: name a file"});
+  expect_error(generate({"--prompt", "x", "--min-prefill-tokens", "32"}),
+               {"--min-prefill-tokens 32", "--prefill-groups"});
+}
+
+// `| head` ends a command's output early: nothing is told, and the code is 0.
+TEST_F(Settings, AReaderThatLeavesIsNoError) {
+  for (const char* command : {"generate --gamma-policy list", "completion bash", "generate --help=all"}) {
+    const Outcome run =
+        run_program({"bash", "-c", std::string("\"$0\" ") + command + "; echo code $? >&2", outrider_path()},
+                    {.out = Stdout::kReaderLeaves});
+    EXPECT_EQ(run.err, "code 0\n") << command << run.describe();
+  }
+}
+
 TEST_F(Settings, ABadFileIsToldWithItsNameAndKey) {
   const Arguments prompt{"--prompt", "x", "--config"};
   const auto run = [&](const std::string& file) { return generate({"--prompt", "x", "--config", file}); };

@@ -78,7 +78,7 @@ ClusterSettings settings_of(const ClusterOptions& options) {
   models.tensor_parallel_size = options.tp_size;
   models.data_parallel_size = options.groups;
   models.prefill_groups = options.prefill_groups;
-  models.min_prefill_tokens = options.min_prefill_tokens;
+  if (options.prefill_groups > 0) models.min_prefill_tokens = options.min_prefill_tokens;
   models.draft_tensor_parallel_size = options.draft_tp_size;
   models.threads = 1;
   models.weight_format = weight_format_name(options.weight_format);
