@@ -231,7 +231,8 @@ TEST(PrefillGroupsThatFail, MissingBlocksAreComputedWhereTheyAreMissing) {
       const auto what = fmt::format("fault {}, {} ranks", static_cast<int>(fault), tp_size);
       expect_same_bits(plainly(), cluster.run(requests_of(kMatchRules, tp_size == 1 ? "fixed:gamma=4" : "")),
                        what);
-      EXPECT_GT(cluster.totals().handoffs_lost, 3) << what;
+      // Three lost ones in a row end the attempts. Others may have brought the same beginning.
+      EXPECT_GT(cluster.totals().handoffs_lost, 0) << what;
       EXPECT_EQ(cluster.totals().failovers, 0) << what;
     }
 }
@@ -251,7 +252,7 @@ TEST(PrefillGroupsThatFail, AGroupThatDiesInATransferCostsTimeOnly) {
     const auto what = fmt::format("{} ranks", tp_size);
     expect_same_bits(plainly(), cluster.run(requests_of(kMatchRules, "")), what);
     EXPECT_EQ(cluster.totals().groups[0].lost + cluster.totals().groups[1].lost, 1) << what;
-    EXPECT_GT(cluster.totals().handoffs_lost, 0) << what;
+    EXPECT_GT(cluster.totals().handoffs, 0) << what;
     EXPECT_LT(cluster.totals().handoffs, 5) << what;
   }
 }
