@@ -153,7 +153,7 @@ int run(int argc, char** argv) {
   return run_command(program, program.commands[command], *program.parsers[command]);
 }
 
-// Nobody reads standard output any more: `| head` has what it wanted, and that is no error.
+// Whether the reader of standard output closed it, as `| head` does once it has its lines. That is no error.
 bool reader_left() {
   pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;

@@ -116,7 +116,7 @@ PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed) {
   using Nanoseconds = uint64_t;
   constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
   constexpr size_t kTurns = 10;
-  constexpr int kSettledTurns = 2;      // rows settle when so many turns in a row lowered their least time
+  constexpr int kSettledTurns = 2;      // rows settle when this many turns in a row lowered their least time
   constexpr Nanoseconds kLowered = 16;  // by less than one part in this many,
   constexpr Nanoseconds kSettling = 20'000'000;         // and after this time: a core may be lost for a while
   constexpr int64_t kPrefillRows = 32, kUsualRows = 5;  // a pass with a usual draft

@@ -159,7 +159,8 @@ TEST_F(ProtocolSimulation, GroupsThatOnlyPrefill) {
   EXPECT_GT(preemptions_, 20);
 }
 
-// Groups that only prefill and hang for a while: prompts leave them, and they close what they have of these.
+// Groups that only prefill and hang for a while: prompts leave them, and they close the sequences of these
+// prompts.
 TEST_F(ProtocolSimulation, PromptsLeavePrefillGroupsThatHang) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) {
     Faults faults{.target_failure = seed % 2 == 0 ? 0.001 : 0.0};

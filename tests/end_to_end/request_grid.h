@@ -107,11 +107,11 @@ inline std::vector<Request> some_of_grid(size_t one_in, const std::vector<Rule>&
   return some;
 }
 
-// What tests of heads and trees run for each of many shapes, ranks and batches.
+// Requests of the tests of heads and trees, for each of many shapes, ranks and batches.
 inline std::vector<Request> grid_requests(const std::vector<Rule>& rules, const std::string& policy) {
   return some_of_grid(6, rules, policy);
 }
-// What tests run that count, or take the first requests.
+// Requests of tests that count, or take the first ones.
 inline std::vector<Request> more_requests(const std::vector<Rule>& rules, const std::string& policy) {
   return some_of_grid(3, rules, policy);
 }

@@ -132,7 +132,7 @@ TEST_F(Settings, AnErrorNamesTheSourceOfTheValue) {
                {"--min-prefill-tokens 32", "--prefill-groups"});
 }
 
-// `| head` ends a command's output early: nothing is told, and the code is 0.
+// `| head` ends a command's output early. Then there is no error, and the code is 0.
 TEST_F(Settings, AReaderThatLeavesIsNoError) {
   for (const char* command : {"generate --gamma-policy list", "completion bash", "generate --help=all"}) {
     const Outcome run =

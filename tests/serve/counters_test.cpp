@@ -153,7 +153,7 @@ TEST(Counters, ThoseOfTargetGroupsAreToldApart) {
   EXPECT_EQ(metrics_text(EngineNumbers{}, {.model = "demo"}).find("target_group"), std::string::npos);
 }
 
-// What the log calls degraded.
+// The same groups as in the event `degraded` of the log.
 TEST(MissingMembers, LostGroupsOfBothRolesAreNamed) {
   EngineNumbers numbers;
   numbers.overview.groups = {{.here = true, .only_prefills = true}, {.here = true}, {.here = false}};
