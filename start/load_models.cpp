@@ -116,9 +116,10 @@ PassTimes warm_up(Model& model, Collectives& group, Role role, bool is_timed) {
   using Nanoseconds = uint64_t;
   constexpr Nanoseconds kFailed = std::numeric_limits<Nanoseconds>::max();
   constexpr size_t kTurns = 10;
-  constexpr int kSettledTurns = 2;      // rows settle when this many turns in a row lowered their least time
-  constexpr Nanoseconds kLowered = 16;  // by less than one part in this many,
-  constexpr Nanoseconds kSettling = 20'000'000;         // and after this time: a core may be lost for a while
+  // Rows are settled after 20 ms, once two turns in a row lowered their least time by less than 1/16. In less
+  // than 20 ms the machine may have given the core to others.
+  constexpr int kSettledTurns = 2;
+  constexpr Nanoseconds kLowered = 16, kSettling = 20'000'000;
   constexpr int64_t kPrefillRows = 32, kUsualRows = 5;  // a pass with a usual draft
   constexpr Nanoseconds kFewer = 400'000'000;           // after this time a turn ends behind the usual rows
   constexpr Nanoseconds kOneTurn = 700'000'000;         // after turns of this time no further one begins

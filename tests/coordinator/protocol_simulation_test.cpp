@@ -159,8 +159,8 @@ TEST_F(ProtocolSimulation, GroupsThatOnlyPrefill) {
   EXPECT_GT(preemptions_, 20);
 }
 
-// Groups that only prefill and hang for a while: prompts leave them, and they close the sequences of these
-// prompts.
+// Prefill groups hang for a while. Their prompts go on in groups that decode. When a prefill group answers,
+// it closes the sequences of the prompts that left.
 TEST_F(ProtocolSimulation, PromptsLeavePrefillGroupsThatHang) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) {
     Faults faults{.target_failure = seed % 2 == 0 ? 0.001 : 0.0};
