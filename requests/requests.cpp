@@ -186,8 +186,11 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
   bool is_chat = params_.chat;
   std::vector<std::string> later_turns;
   RETURN_IF_ERROR(check_question(object, line));
-  if (object.contains("turns") && object.contains("prompt"))
-    return invalid_argument("\"turns\" and \"prompt\" are both there; keep one");
+  for (const char* other : {"prompt", "messages"})
+    if (object.contains("turns") && object.contains(other))
+      return invalid_argument(
+          fmt::format("\"turns\" and \"{}\" are both there; keep \"turns\" with \"question_id\", or \"{}\"",
+                      other, other));
   if (auto published = published_line(object)) {
     first_turn = published->prompt;
     is_chat = is_chat || published->is_chat;

@@ -132,12 +132,17 @@ TEST_F(ReadRequests, RowsOfBenchmarksWithoutTurnsAreToldSo) {
   }
 }
 
-TEST_F(ReadRequests, ARowHasTurnsOrAPrompt) {
-  const auto read = read_requests(
-      {}, directory_.write("both", R"({"question_id": 1, "turns": ["ab"], "prompt": "cd"})"), model());
-  ASSERT_FALSE(read.ok());
-  EXPECT_NE(read.status().message().find(":1: \"turns\" and \"prompt\" are both there"), std::string::npos)
-      << read.status().message();
+TEST_F(ReadRequests, ARowHasTurnsOrAPromptOrMessages) {
+  const std::pair<const char*, const char*> others[] = {
+      {"prompt", R"("cd")"}, {"messages", R"([{"role": "user", "content": "cd"}])"}};
+  for (const auto& [key, value] : others) {
+    const auto row = fmt::format(R"({{"question_id": 1, "turns": ["ab"], "{}": {}}})", key, value);
+    const auto read = read_requests({}, directory_.write("both", row), model());
+    ASSERT_FALSE(read.ok()) << key;
+    EXPECT_NE(read.status().message().find(fmt::format(":1: \"turns\" and \"{}\" are both there", key)),
+              std::string::npos)
+        << read.status().message();
+  }
 }
 
 TEST_F(ReadRequests, RowsOfBenchmarksHaveIdsOfTheirOwn) {
